@@ -83,7 +83,6 @@ class Conversion:
         return self
 
 
-@exclusive
 def convert(
     model: Model,
     scheme: str | Scheme,
@@ -132,6 +131,7 @@ def convert(
     )
 
 
+@exclusive
 def convert_on(
     model: Model,
     scheme: str | Scheme,

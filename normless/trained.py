@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from normless._internal.arguments import forward_arguments, require_network
-from normless._internal.exclusive import exclusive
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.edits.calibration import Call
 from normless.edits.calibration import Outcome as Outcome
@@ -22,7 +21,6 @@ from normless.schemes import Scheme, trained_scheme
 Model = TypeVar("Model", bound=nn.Module)
 
 
-@exclusive
 def convert_trained(
     model: Model,
     scheme: str | Scheme,

@@ -14,8 +14,17 @@ import pandas as pd
 import pytest
 import torch
 
-from normless_lab.train import RunConfig, RunListener, train
+from normless_lab.train import RunConfig, RunListener, TrainConfig, train
 from normless_lab.train.run_files import load_weights
+
+# A training of two epochs of two steps.
+CONFIG = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)",
+    data="digits(train=128, test=64)",
+    batch_size=64,
+    epochs=2,
+    device="cpu",
+)
 
 
 class Interrupt(RunListener):

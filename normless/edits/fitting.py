@@ -29,9 +29,8 @@ def matching(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """
     z, y = z.double(), y.double()
     variances = [variance_of(x) for x in (z, y)]
-    covariance = ((z - z.mean(1, keepdim=True)) * (y - y.mean(1, keepdim=True))).mean(1)
     ratio = (variances[1] / variances[0].clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
-    a = torch.where(covariance < 0, -ratio, ratio)
+    a = torch.where(_covariance(z, y) < 0, -ratio, ratio)
     a = torch.where(variances[0] > 0, a, 1.0)
     return a, y.mean(1) - a * z.mean(1)
 
@@ -83,8 +82,7 @@ def _least(error: Callable[[float], float], low: float, high: float) -> float:
 def _regression(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return slope and intercept of y on z in each channel; slope 1 where z is constant."""
     variance = variance_of(z)
-    covariance = ((z - z.mean(1, keepdim=True)) * (y - y.mean(1, keepdim=True))).mean(1)
-    slope = torch.where(variance > 0, covariance / variance.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
+    slope = torch.where(variance > 0, _covariance(z, y) / variance.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
     return slope, y.mean(1) - slope * z.mean(1)
 
 
@@ -93,6 +91,11 @@ def _unexplained(z: Tensor, y: Tensor) -> float:
     slope, intercept = _regression(z, y)
     rest = (y - slope[:, None] * z - intercept[:, None]).square().mean()
     return float((rest / (y - y.mean(1, keepdim=True)).square().mean().clamp_min(1e-300)).sqrt())
+
+
+def _covariance(z: Tensor, y: Tensor) -> Tensor:
+    """Return the covariance of each channel, (C,)."""
+    return ((z - z.mean(1, keepdim=True)) * (y - y.mean(1, keepdim=True))).mean(1)
 
 
 def variance_of(x: Tensor) -> Tensor:

@@ -143,17 +143,8 @@ class DecayComparison:
         return [sentence for sentence, holds in conditions.items() if holds]
 
 
-def compared(
-    context: Context,
-    effort: Effort,
-    name: str,
-    axes: Mapping[str, Axis],
-    policies: Mapping[str, str],
-    metric: str = "test_accuracy",
-    **settings: Any,
-) -> DecayComparison:
-    """Sweep over axes and decay policies, which `policies` names by label of `l2`, and compare by a metric."""
-    sweep = decay_sweep(context, effort, name, axes, policies, **settings)
+def compared(context: Context, effort: Effort, sweep: Sweep, metric: str = "test_accuracy") -> DecayComparison:
+    """Carry out a sweep of `decay_sweep`, and compare by a metric."""
     return DecayComparison(carry_out(context, sweep, metrics=(metric,), effort=effort), metric)
 
 
@@ -165,6 +156,6 @@ def decay_sweep(
     policies: Mapping[str, str],
     **settings: Any,
 ) -> Sweep:
-    """Return the sweep of `compared`."""
+    """Return a sweep over axes and decay policies, which `policies` names by label of `l2`."""
     l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
     return effort.sweep(context, name, {**axes, L2: l2}, **settings)

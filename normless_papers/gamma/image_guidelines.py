@@ -21,7 +21,7 @@ from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.experiments.runs import chosen, estimate
 from normless_papers.gamma.course import COLUMNS
-from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, POINTS, DecayComparison, compared
+from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, POINTS, DecayComparison, compared, decay_sweep
 from normless_papers.gamma.transfer import (
     FURTHER,
     Transfer,
@@ -47,7 +47,9 @@ def compared_by_role(context: Context, effort: Effort) -> DecayComparison:
     """Train every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`."""
     policies = {BASELINE: "weights"} | {name: f"weights+{role}" for name, role in COLUMNS.items()}
     if context.weights is None:
-        return compared(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
+        return compared(
+            context, effort, decay_sweep(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
+        )
     effort = effort_of(context, effort)
     data = data_of(context, effort)
     networks = networks_for(context, data, list(effort.variants))

@@ -76,10 +76,11 @@ def trained_further(
     def course(points: Sequence[Point]) -> Course:
         return record(context, [*axes, L2], points, data)
 
+    sweep = decay_sweep(context, effort, name, axes, policies, **settings)
     if len(effort.rates.rates) == 1:
         # The recorded runs are then those that are compared.
-        course(decay_sweep(context, effort, name, axes, policies, **settings).points())
-    comparison = compared(context, effort, name, axes, policies, **settings)
+        course(sweep.points())
+    comparison = compared(context, effort, sweep)
     return Transfer(comparison.runs, comparison.metric, course(comparison.best_points))
 
 

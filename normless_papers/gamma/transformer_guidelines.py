@@ -17,7 +17,7 @@ from normless_papers.claims import Check
 from normless_papers.evidence import QUANTITY
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import evidence_of
-from normless_papers.gamma.decay_comparison import BASELINE, DecayComparison, compared
+from normless_papers.gamma.decay_comparison import BASELINE, DecayComparison, compared, decay_sweep
 
 # Attention comes first in a block and feed-forward second; in the decoder both attentions count as first.
 FIRST, SECOND, OTHER = "gamma_1", "gamma_2", "gamma_other"
@@ -36,14 +36,15 @@ _BLEU = "BLEU less that with L2 on the weights alone"
 
 def translations(context: Context, effort: Effort) -> DecayComparison:
     """Run table 3's sweep: every placement of the norms with each decay policy; axes `norm` and `l2`."""
-    return compared(context, effort, "gamma/table-3", {"norm": effort.variants}, TRANSLATION_POLICIES, "bleu")
+    sweep = decay_sweep(context, effort, "gamma/table-3", {"norm": effort.variants}, TRANSLATION_POLICIES)
+    return compared(context, effort, sweep, "bleu")
 
 
 def classifiers(context: Context, effort: Effort, name: str, policies: Mapping[str, str]) -> DecayComparison:
     """Train a BERT classifier with each decay policy; a model without brackets is a checkpoint's folder."""
     root = default_root() if context.data_root is None else Path(context.data_root).expanduser()
     model = effort.model if "(" in effort.model else f"{root / effort.model}"
-    return compared(context, effort, name, {}, policies, model=f"transformers:{model}")
+    return compared(context, effort, decay_sweep(context, effort, name, {}, policies, model=f"transformers:{model}"))
 
 
 def _bleu_checks(comparison: DecayComparison) -> list[Check]:
@@ -122,7 +123,8 @@ def spare_gamma_of_embeddings(context: Context, *, effort: Effort) -> Evidence:
 def decay_gamma_before_head(context: Context, *, effort: Effort) -> Evidence:
     policies = {BASELINE: "weights", OTHER: "weights+other"}
     axes = {"norm": effort.variants}
-    comparison = compared(context, effort, "gamma/guideline-4t", axes, policies, "training_loss")
+    sweep = decay_sweep(context, effort, "gamma/guideline-4t", axes, policies)
+    comparison = compared(context, effort, sweep, "training_loss")
     across = "training loss less that with L2 on the weights alone, nats"
     return comparison.evidence(
         lambda: comparison.draw(INKS, "L2 on γ before the head", across),

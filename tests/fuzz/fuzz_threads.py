@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from borrowed import live_tensors, of_process
 from fuzz_calls import prepared
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -42,14 +40,14 @@ def carry_out_together(calls: tuple[tuple[Any, ...], ...]) -> None:
     def carry_out(number: int) -> None:
         ends[number] = _end(works[number])
 
-    before = _process()
+    before = of_process()
     threads = [threading.Thread(target=carry_out, args=(number,), daemon=True) for number in range(len(works))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LIMIT)
     assert not any(thread.is_alive() for thread in threads), "a thread waits for ever"
-    assert _process() == before, "something of the process was not given back"
+    assert of_process() == before, "something of the process was not given back"
     assert exclusive.lock.acquire(timeout=0), "the lock was not given back"
     exclusive.lock.release()
     for number, (one, expected) in enumerate(zip(ends, alone, strict=True)):
@@ -62,7 +60,7 @@ def carry_out_again(call: tuple[Any, ...]) -> None:
     kept = []
     for _ in range(AGAIN):
         _end(_made(call, 0))
-        kept.append(_live_tensors())
+        kept.append(live_tensors())
     assert kept[-1] <= kept[-2], f"a call kept {kept[-1] - kept[-2]} tensors"
 
 
@@ -89,25 +87,6 @@ def _digest(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_digest(member) for member in value]
     return value.report() if hasattr(value, "report") else type(value).__name__
-
-
-def _process() -> dict[str, Any]:
-    """What the process has once and calls borrow."""
-    return {
-        "streams": (sys.stdout, sys.stderr),
-        "filters": [*warnings.filters],
-        "fused path": torch.backends.mha.get_fastpath_enabled(),
-        "collection": gc.isenabled(),
-        "dtype": torch.get_default_dtype(),
-        "modules": (nn.Module.__call__, nn.Module.__getattr__),
-        "path": [*sys.path],
-    }
-
-
-def _live_tensors() -> int:
-    """Count the tensors with values; torch's export leaves others in caches of its own."""
-    gc.collect()
-    return sum(type(value) in (Tensor, nn.Parameter) and not value.is_meta for value in gc.get_objects())
 
 
 CARRIED_OUT: dict[str, Callable[..., None]] = {

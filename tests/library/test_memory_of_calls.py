@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from borrowed import live_tensors
 from torch import Tensor, nn
 from torch.fx.graph_module import _loader
 
@@ -181,12 +182,6 @@ def call(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[]
     name = request.param
     yield CALLED[name] if name in CALLED else OF_FILES[name](tmp_path)
     gc.enable()
-
-
-def live_tensors() -> int:
-    """Count the tensors with values; torch's export leaves others, without values, in caches of its own."""
-    gc.collect()
-    return sum(type(value) in (Tensor, nn.Parameter) and not value.is_meta for value in gc.get_objects())
 
 
 def resident() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import random
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from borrowed import of_process
 from torch import Tensor, nn
 from torch.fx import config as fx_config
 
@@ -73,19 +73,13 @@ def images(seed: int = 0) -> Tensor:
 BATCH = images(), torch.arange(4) % 3
 
 
-def of_process() -> dict[str, Any]:
-    """What the process has once and calls borrow."""
-    return {
-        "streams": (sys.stdout, sys.stderr),
-        "filters": [*warnings.filters],
-        "fused path": torch.backends.mha.get_fastpath_enabled(),
-        "collection": gc.isenabled(),
-        "dtype": torch.get_default_dtype(),
+def once_in_process() -> dict[str, Any]:
+    """What the process has once and calls borrow, with the random generators."""
+    return of_process() | {
         "precision": torch.get_float32_matmul_precision(),
         "kernels": (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
-        "tracing": (getattr(fx_config, "do_not_emit_stack_traces", None), nn.Module.__call__, nn.Module.__getattr__),
+        "tracing": getattr(fx_config, "do_not_emit_stack_traces", None),
         "built in": (max, min),
-        "path": [*sys.path],
         "torch's numbers": torch.get_rng_state().tolist(),
         "Python's numbers": random.getstate(),
         "NumPy's numbers": str(np.random.get_state()),  # noqa: NPY002
@@ -113,9 +107,9 @@ def _imported() -> None:
 
 @pytest.fixture(autouse=True)
 def _given_back() -> Iterator[None]:
-    before = of_process()
+    before = once_in_process()
     yield
-    after = of_process()
+    after = once_in_process()
     assert [name for name in before if before[name] != after[name]] == []
     assert is_free()
 
@@ -378,7 +372,7 @@ def test_a_process_forked_while_another_thread_is_inside(inside: bool) -> None:
         slow = Slow()
     thread = threading.Thread(target=lambda: nl.residual_map(slow, images()))
     # Python seeds its own generator anew in a child.
-    state = of_process() | {"Python's numbers": None}
+    state = once_in_process() | {"Python's numbers": None}
     with alone() if inside else nullcontext():
         thread.start()
         assert inside or holds.wait(LIMIT)
@@ -389,7 +383,9 @@ def test_a_process_forked_while_another_thread_is_inside(inside: bool) -> None:
             works = pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
         os._exit(
             0
-            if works and nl.plan(SHARED, "fixup", images()) and of_process() | {"Python's numbers": None} == state
+            if works
+            and nl.plan(SHARED, "fixup", images())
+            and once_in_process() | {"Python's numbers": None} == state
             else 1
         )
     ends.set()

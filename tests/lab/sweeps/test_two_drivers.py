@@ -82,7 +82,7 @@ def test_a_run_whose_folder_another_driver_removes_is_submitted_again(tmp_path: 
 def test_a_folder_that_is_removed_while_its_lock_is_taken(
     error: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second error is that of making a folder that was there, and no longer is when it is looked at."""
+    """mkdir raises FileExistsError if the folder exists first and is removed before it is looked at."""
 
     def vanished(*_: object, **__: object) -> None:
         raise error(17, "File exists")

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from fault_operations import DONE, RAISED, TOLD, in_child, watch_operations
 from lab_helpers import Here, tiny_sweep
-from run_helpers import Interrupt, without_seconds
+from run_helpers import CONFIG, Interrupt, without_seconds
 
 import normless as nl
 from normless.models.spec import build_model
@@ -27,13 +27,6 @@ from normless_lab.train import TrainConfig, train, trained_network
 from normless_papers.pages.site import write_pages_of
 from normless_papers.results.reproduce import reproduce
 
-CONFIG = TrainConfig(
-    model="normless:wide_resnet(depth=10, width=1)",
-    data="digits(train=128, test=64)",
-    batch_size=64,
-    epochs=2,
-    device="cpu",
-)
 OTHER = replace(CONFIG, scheme="skipinit")
 TOGETHER = {"one": CONFIG, "other": OTHER}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_helpers import without_seconds
+from run_helpers import CONFIG, without_seconds
 from torch import Tensor, nn
 
 import normless as nl
@@ -18,13 +18,6 @@ from normless._internal.exclusive import exclusive
 from normless_lab.train import EpochRow, RunDirectoryError, TrainConfig, train, trained_network
 from normless_lab.train.arithmetic import are_flushed
 
-CONFIG = TrainConfig(
-    model="normless:wide_resnet(depth=10, width=1)",
-    data="digits(train=128, test=64)",
-    batch_size=64,
-    epochs=2,
-    device="cpu",
-)
 # Of another precision, with random numbers, and without.
 CONFIGS = (
     replace(CONFIG, scheme="batch_norm", precision="64-true", dropout=0.2),
