@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 
 from normless.probes import probe
 from normless_lab.data import load_data
+from normless_lab.sweeps import Sweep
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, larger, not_asked
@@ -47,13 +48,13 @@ def compared_by_role(context: Context, effort: Effort) -> DecayComparison:
     """Train every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`."""
     policies = {BASELINE: "weights"} | {name: f"weights+{role}" for name, role in COLUMNS.items()}
     if context.weights is None:
-        return compared(
-            context, effort, decay_sweep(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
-        )
+        sweep = decay_sweep(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
+        return compared(context, effort, sweep)
     effort = effort_of(context, effort)
     data = data_of(context, effort)
     networks = networks_for(context, data, list(effort.variants))
-    return trained_further(context, effort, "gamma/table-2", {"model": networks}, policies | FURTHER, data=data)
+    sweep = decay_sweep(context, effort, "gamma/table-2", {"model": networks}, policies | FURTHER)
+    return trained_further(context, effort, sweep, data=data)
 
 
 def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_printed: bool = False) -> list[Check]:
@@ -219,12 +220,13 @@ def cost_of_decaying_gamma_down(
     axis = {f"{strength:g}": {"weight_decay": float(strength)} for strength in strengths}
     policies = {BASELINE: "weights", "gamma_down": "weights+down"}
     title = "L2 on γ_down at several λ"
-    compare: Callable[..., DecayComparison] = compared
+    compare: Callable[[Context, Effort, Sweep], DecayComparison] = compared
     if context.weights is not None:
         effort = effort_of(context, effort)
         data = data_of(context, effort)
         model, compare = network_for(context, data, "resnet_152"), partial(trained_further, data=data)
-    comparison = compare(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
+    sweep = decay_sweep(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
+    comparison = compare(context, effort, sweep)
     evidence = comparison.evidence(
         lambda: comparison.draw(INKS, title, groups="lambda"),
         measured=_wide(comparison, "lambda").rename(columns={"diff_gamma_down": "difference"}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.data import ImageData, load_data
 from normless_lab.plots import save_png, save_svg
-from normless_lab.sweeps import Point
+from normless_lab.sweeps import Point, Sweep
 from normless_papers.artefact import Context, Evidence
 from normless_papers.experiments.effort import Effort
 from normless_papers.gamma.course import Course, record
@@ -22,10 +22,8 @@ from normless_papers.gamma.decay_comparison import (
     L2,
     NAMES,
     POINTS,
-    Axis,
     DecayComparison,
     compared,
-    decay_sweep,
 )
 from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, WeightsError, fitted, networks_in
 from normless_papers.networks.seeded_inputs import seeded
@@ -61,22 +59,12 @@ class Transfer(DecayComparison):
         return replace(evidence, draw=lambda: draw(first), remarks=(*evidence.remarks, f"{files}{figures}."))
 
 
-def trained_further(
-    context: Context,
-    effort: Effort,
-    name: str,
-    axes: Mapping[str, Axis],
-    policies: Mapping[str, str],
-    *,
-    data: ImageData,
-    **settings: Any,
-) -> Transfer:
+def trained_further(context: Context, effort: Effort, sweep: Sweep, *, data: ImageData) -> Transfer:
     """Compare as `compared` in trainings of the user's networks on `data`, and record those at the best rates."""
 
     def course(points: Sequence[Point]) -> Course:
-        return record(context, [*axes, L2], points, data)
+        return record(context, list(sweep.axes), points, data)
 
-    sweep = decay_sweep(context, effort, name, axes, policies, **settings)
     if len(effort.rates.rates) == 1:
         # The recorded runs are then those that are compared.
         course(sweep.points())
