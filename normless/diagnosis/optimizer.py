@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import torch
+
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.held import held, held_elsewhere, named_groups
+from normless.nn import Pointwise
+from normless.optim import Muon
 from normless.optim.decay import decays_of
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines
@@ -17,6 +21,8 @@ from normless.residual import ResidualMap
 # Severity of a decay that `param_groups` would not make, by group.
 _SEVERITY = {"scalars": 0.45, "gamma_down": 0.4, "gamma_stem": 0.35, "layer_scale": 0.3, "gains": 0.25}
 _MILD = 0.15
+# The largest α of Derf that was measured to keep most of the loss under Muon.
+_ALPHA = 0.3
 _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": "multipliers and scalar biases"}
 
 
@@ -47,6 +53,7 @@ def check_optimizer(exam: Examination) -> Steps:
     if missing:
         yield from _missing(exam, missing, is_all=len(missing) == len(roles))
     yield from _zero_rates(exam)
+    yield from _derf_under_muon(exam)
     decayed = sum(decay > 0 for decay in decays.values())
     return f"{len(decays)} parameters, {decayed} of them decayed"
 
@@ -112,3 +119,16 @@ def _zero_rates(exam: Examination) -> Iterator[Finding]:
         initial = max(float(group.settings.get("initial_lr", 0.0)) for group in chosen)
         evidence = {"rate": 0.0, "parameters": len(where), "initial": initial}
         yield finding(kind, 0.98 if is_whole else 0.9, where, evidence, groups=words)
+
+
+def _derf_under_muon(exam: Examination) -> Iterator[Finding]:
+    """Report Derf with a large α that Muon trains."""
+    alphas = {
+        name: float(module.alpha.detach())
+        for name, module in exam.model.named_modules()
+        if isinstance(module, Pointwise) and module.function == "erf"
+    }
+    # The factor allows for the rounding of float32.
+    steep = {name: alpha for name, alpha in alphas.items() if alpha > 1.001 * _ALPHA}
+    if steep and isinstance(exam.optimizer, Muon | torch.optim.Muon):
+        yield finding("derf_under_muon", 0.3, list(steep), {"modules": len(steep), "alpha": max(steep.values())})

@@ -20,6 +20,7 @@ from normless.diagnosis import treat
 from normless.edits import RemoveNorms, ScaleSums
 from normless.models import resnet_cifar, wide_resnet
 from normless.nn import FrozenBatchNorm
+from normless.optim import make_optimizer
 from normless.schemes import Scheme
 
 HEALTHY: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
@@ -181,6 +182,20 @@ def test_weight_decay_policies(policy: str) -> None:
     down = {f"{path}.weight" for path, role in roles.items() if role == "down"}
     assert down <= set(diagnosis.advice[0].where)
     assert diagnosis.advice[0].evidence["gamma_down"] == len(down)
+
+
+@pytest.mark.parametrize("scheme", ["derf", "derf(alpha=0.3)", "dyt"])
+@pytest.mark.parametrize("rule", ["AdamW(lr=1e-3, weight_decay=0)", "Muon(lr=1e-3, weight_decay=0)"])
+def test_muon_with_a_large_alpha_of_derf_is_advised_against(scheme: str, rule: str) -> None:
+    norms = len(nl.residual_map(narrow(4)).norms)
+    network = nl.convert(narrow(4), scheme)
+    optimizer = make_optimizer(rule, network, vectors()[0])
+    found = [one for one in diagnose(network, vectors(), optimizer=optimizer).advice if one.kind == "derf_under_muon"]
+    assert bool(found) == (scheme == "derf" and rule.startswith("Muon"))
+    if found:
+        assert found[0].evidence == {"modules": norms, "alpha": 0.5}
+        assert len(found[0].where) == norms
+        assert "alpha=0.3" in found[0].cure.words
 
 
 def test_network_and_optimizer_are_unchanged() -> None:
