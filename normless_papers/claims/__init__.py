@@ -10,6 +10,7 @@ from normless_papers.claims.checks import Verdict as Verdict
 from normless_papers.claims.checks import asked_at_scale as asked_at_scale
 from normless_papers.claims.checks import at_scale as at_scale
 from normless_papers.claims.checks import below as below
+from normless_papers.claims.checks import beyond as beyond
 from normless_papers.claims.checks import check as check
 from normless_papers.claims.checks import checks_by as checks_by
 from normless_papers.claims.checks import close as close

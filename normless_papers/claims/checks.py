@@ -21,9 +21,9 @@ Verdict = Literal["holds", "fails", "inconclusive"]
 Basis = Literal["formula", "measurement", "training"]
 BASES: tuple[Basis, ...] = get_args(Basis)
 
-# What a check is about: the shape of the result (an ordering, a direction), a number that the paper prints, or a
-# premise without which the set-up cannot contradict the paper.
-Aspect = Literal["shape", "number", "premise"]
+# What a check is about: the shape of the result (an ordering, a direction), a number that the paper prints, what the
+# text says beyond the artefact's own claim or domain, or a premise without which nothing contradicts the paper.
+Aspect = Literal["shape", "number", "beyond", "premise"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,11 @@ def at_scale(printed: Check, reduction: str, of: Aspect = "number") -> Check:
     printed = replace(printed, of=of)
     claim = f"{printed.claim} Not asked of a smaller set-up: {reduction}"
     return replace(printed, claim=claim, verdict="inconclusive") if reduction else printed
+
+
+def beyond(further: Check) -> Check:
+    """Return the check as one of what the text says beyond the artefact's own claim; it has a verdict of its own."""
+    return replace(further, of="beyond")
 
 
 def premise(needed: Check) -> Check:

@@ -1,4 +1,4 @@
-"""The verdicts on an artefact in its set-up: of the shape of its result, and of the numbers that the paper prints."""
+"""The verdicts on an artefact in its set-up: of its shape, of printed numbers, and of what the text adds to it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import Literal, get_args
 
 from normless_papers.claims.checks import Aspect, Basis, Check
 
-Conclusion = Literal["reproduced", "contradicted", "not seen here"]
+Conclusion = Literal["reproduced", "implemented", "contradicted", "not seen here"]
 CONCLUSIONS: tuple[Conclusion, ...] = get_args(Conclusion)
 
 
-def conclusion_of(checks: Sequence[Check], aspect: Aspect, *, decisive: bool) -> Conclusion | None:
+def conclusion_of(
+    checks: Sequence[Check], aspect: Aspect, *, decisive: bool, basis: Basis | Literal[""] = ""
+) -> Conclusion | None:
     """Return the verdict by the checks of an aspect, or None if there are none.
 
-    `reproduced` if all of them hold, `contradicted` if one of them fails in a set-up that can contradict the paper
-    (see `obstacle_of`), else `not seen here`.
+    `reproduced` if all of them hold, or `implemented` if they compare our code with a formula, which no experiment
+    can refute; `contradicted` if one of them fails in a set-up that can contradict the paper (see `obstacle_of`),
+    else `not seen here`.
     """
     verdicts = {check.verdict for check in checks if check.of == aspect}
     if verdicts == {"holds"}:
-        return "reproduced"
+        return "implemented" if basis == "formula" else "reproduced"
     return ("contradicted" if "fails" in verdicts and decisive else "not seen here") if verdicts else None
 
 

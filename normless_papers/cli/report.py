@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--verdicts",
         type=Path | None,
         default=None,
-        help="also write the verdicts on all artefacts with their reasons as Markdown, beside those of an older file",
+        help="also write the verdicts on all artefacts with their reasons as Markdown",
     )
     parser.add_argument(
         "--runs",
@@ -112,16 +112,15 @@ def _pages(namespace: Namespace) -> list[Path]:
     page = namespace.page or (directories[0] / "index.html" if source is None else source.with_suffix(".html"))
     with _results_of(directories, source) as folder:
         written = write_pages_of(folder, page)
-        texts: dict[str, Callable[[str], str]] = {
-            "claims": lambda _: front_page_of(folder),
-            "silent": lambda _: silent_page(list(stored(folder))),
-            "verdicts": lambda older: verdicts_page(stored(folder), older),
+        texts: dict[str, Callable[[], str]] = {
+            "claims": lambda: front_page_of(folder),
+            "silent": lambda: silent_page(list(stored(folder))),
+            "verdicts": lambda: verdicts_page(stored(folder)),
         }
         for name, text_of in texts.items():
             path: Path | None = namespace[name]
             if path is not None:
-                older = path.read_text(encoding="utf-8") if path.exists() else ""
-                path.write_text(text_of(older), encoding="utf-8")
+                path.write_text(text_of(), encoding="utf-8")
                 written.append(path)
         if namespace.runs is not None:
             write_runs(folder, namespace.runs)

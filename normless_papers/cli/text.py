@@ -28,9 +28,7 @@ ROWS = 16
 def in_full(result: Reproduction, folder: Path) -> str:
     """Return title and verdict, published and measured numbers, checks with their numbers, and the files."""
     entry, width = result.published, terminal_width()
-    verdict = f"{result.verdict}, {result.seconds:.1f} s"
-    if result.number and result.shape:
-        verdict = f"{result.verdict}, its numbers {result.number}, {result.seconds:.1f} s"
+    verdict = f"{result.verdicts}, {result.seconds:.1f} s"
     lines = [f"{result.id} ({entry.where}) at the {result.budget} budget: {verdict}", entry.title]
     lines += [_wrapped(f"claim: {entry.claim}", width, "  ")]
     if result.error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from math import log
 from typing import Any
@@ -15,7 +14,17 @@ from normless import residual_map
 from normless.models import dense, resnet
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, Test, Tests, decided, difference, exceeds, lies_within, over_draws
+from normless_papers.claims import (
+    UNKNOWN,
+    Estimate,
+    Test,
+    Tests,
+    decided,
+    difference,
+    exceeds,
+    lies_within,
+    over_draws,
+)
 from normless_papers.evidence import with_quantities
 from normless_papers.networks.published_schemes import convert
 from normless_papers.networks.seeded_inputs import seeded
@@ -23,7 +32,7 @@ from normless_papers.probes import function_update_table
 
 WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}
 BOUNDED = {"fixup": "With Fixup", "fixup(zero=False)": "With Fixup without rule 1"}
-RATE, STEP_RATE = 1e-5, 0.01
+STEP_RATE = 0.01
 # Weight layers on the shortcut of a ResNet for ImageNet, as the paper counts them.
 SHORTCUT = {"convolutions": 5, "fully_connected": 1}
 # ‖∆f‖/η of two depths has the same order if the ratio is below this.
@@ -55,9 +64,7 @@ def _checks(facts: tuple[Mapping[tuple[str, int, int], Estimate], Mapping[int, M
 def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws: int, steps: int) -> Evidence:
     with seeded(context.seed):
         drawn = pd.concat([_updates(depth, width, draws, steps) for depth in depths], ignore_index=True)
-    with np.errstate(divide="ignore"):
-        # An overflowed update is infinite.
-        drawn["log_update"] = np.log(drawn["update_per_rate"].astype(float).fillna(np.inf))
+    drawn["log_update"] = np.log(drawn["update_per_rate"].astype(float))
     groups: Any = drawn.groupby(["scheme", "steps", "depth"], sort=False)["log_update"]
     sizes = {(str(scheme), int(after), int(depth)): _estimate(logs) for (scheme, after, depth), logs in groups}
     shortcuts = {depth: _shortcut(depth) for depth in (50, 101, 152)}
@@ -74,31 +81,34 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
         facts=(sizes, shortcuts),
         setup={
             "networks": f"dense, two ReLU → linear on every branch, width {width}, L = {', '.join(map(str, depths))}",
-            "measured": f"one random example of one class, η = {RATE:g}; logits' change over η, float32",
+            "measured": "one random example of one class; logits' change over η for η → 0, float64",
             "steps before": f"0 and {steps}, at rate {STEP_RATE:g}",
             "draws": f"{draws} of weights and example",
             "mean": "geometric, over draws",
         },
-        draw=lambda: UPDATES(drawn[(drawn["steps"] == 0) & np.isfinite(drawn["log_update"])]),
+        draw=lambda: UPDATES(drawn[drawn["steps"] == 0]),
     )
 
 
 def _estimate(logs: pd.Series) -> Estimate:
-    """Estimate over draws; infinite if the update of any draw overflowed."""
-    return over_draws(logs) if np.isfinite(logs).all() else Estimate(math.inf)
+    """Estimate over draws; unknown if the update of any draw overflowed."""
+    return over_draws(logs) if np.isfinite(logs).all() else UNKNOWN
 
 
 def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
     """Measure an update for each scheme, draw and number of preceding steps."""
     tables, target = [], torch.tensor([3])
     for draw in range(draws):
-        original, inputs = dense(depth, width, in_features=64, branch_layers=2), torch.randn(32, 64)
+        # The update of a network of standard initialization overflows float32 from some 60 blocks on.
+        original, inputs = dense(depth, width, in_features=64, branch_layers=2).double(), torch.randn(32, 64).double()
         for scheme in (*BOUNDED, *WITH_DEPTH):
             network = convert(original, scheme, *([inputs] if scheme == "lsuv" else []))
             after = (0, steps) if scheme in BOUNDED else (0,)
-            x, rates = inputs[:1], (RATE,)
+            x, rates = inputs[:1], (STEP_RATE,)
             table = function_update_table(network, x, target, rates=rates, steps=after, step_rate=STEP_RATE)
-            tables.append(table.assign(scheme=scheme, depth=depth, draw=draw))
+            # The limit for η → 0, since a step of any size may leave the range in which the function is linear.
+            limit = table[["steps", "predicted_update_per_rate"]].set_axis(["steps", "update_per_rate"], axis=1)
+            tables.append(limit.assign(scheme=scheme, depth=depth, draw=draw))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -122,8 +122,8 @@ def _domination(network: nn.Module, batch: MeasuredBatch, structure: ResidualMap
 # quantity, its value and tolerance.
 _CLAIMS = {
     "step": (
-        "After a block half of its input's second moment and half of γ_last² remain (equation 10), within 5 % on "
-        "average over the blocks.",
+        "At initialization half of a block's input's second moment and half of γ_last² remain after it (equation "
+        "10), within 5 % on average over the blocks.",
         1,
         0.05,
     ),

@@ -85,11 +85,8 @@ class Decided:
 
     @property
     def whole(self) -> str:
-        """The verdicts on the whole artefacts, of their shapes and printed numbers."""
-        parts = []
-        for result in self.results:
-            number = f", numbers {result.number}" if result.number and result.shape else ""
-            parts.append(f"{result.id}: {result.verdict}{number}")
+        """The verdicts on the whole artefacts."""
+        parts = [f"{result.id}: {result.verdicts}" for result in self.results]
         return "; ".join([*parts, *(f"{name}: not run" for name in self.missing)])
 
     @property

@@ -29,12 +29,13 @@ from normless_papers.results.storage import FIGURE, folder_of, stored
 
 TITLE = "Five papers on normalization, carried out"
 CAUTION = (
-    "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
-    "checked by numbers. A verdict is about the set-up at its budget. Reproduced: all checks of the shape of the "
-    "result hold there. Contradicted: one fails, data and network are of the paper’s kind, and the control reached "
-    "what it reaches when trained on. Not seen here: everything else. Numbers that a paper prints have a verdict of "
-    "their own. Trainings at smoke and small, on scikit-learn’s digits, demonstrate the machinery on two cores; the "
-    "distance from the paper stands beside each result."
+    "Each artefact of the papers is a table, figure, theorem, algorithm or guideline, and its claim is checked by "
+    "numbers. A verdict is about the set-up at its budget. Reproduced: all checks of the shape of the result hold "
+    "there. Implemented: our code agrees with a formula, which no experiment can refute. Contradicted: a check fails,"
+    " data and network are of the paper’s kind, and the control reached what it reaches when trained on. Not seen "
+    "here: everything else. Numbers that a paper prints have a verdict of their own, and so has what its text says "
+    "beyond the claim. Trainings at smoke and small, on scikit-learn’s digits, demonstrate the machinery on two "
+    "cores; the distance from the paper stands beside each result."
 )
 BASES = {
     "formula": "our code beside the paper's formula",
@@ -169,7 +170,7 @@ def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Ma
         "silences": silences(),
         "silent_title": SILENT,
         "aspects": ASPECTS,
-        "colours": css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
+        "colours": css_variables() | {f"verdict-{name.replace(' ', '-')}": ink for name, ink in VERDICT_INKS.items()},
         "images": images,
         "caption_of": caption_of,
         "compared": compared,

@@ -1,10 +1,10 @@
-"""The verdicts on all artefacts, with their reasons and the verdicts before, as Markdown."""
+"""The verdicts on all artefacts, with their reasons, as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from normless_papers.claims import BASES, CONCLUSIONS
+from normless_papers.claims import BASES, CONCLUSIONS, Aspect
 from normless_papers.pages.tables import NOTHING, as_text, heading_of, row_of
 from normless_papers.pages.wording import counted, deciding_of, effect_of, found_by
 from normless_papers.published import PAPERS, published
@@ -12,13 +12,16 @@ from normless_papers.results.reproduction import Reproduction
 
 VERDICTS = (*CONCLUSIONS, "error")
 NOT_RUN = "not run"
-_COLUMNS = ("artefact", "class", "budget", "verdict", "numbers", "before", "why")
+_COLUMNS = ("artefact", "class", "budget", "verdict", "numbers", "why")
 _INTRODUCTION = """# Verdicts on all artefacts
 
 <!-- Written by normless report --verdicts; do not edit. -->
-Each artefact at the largest budget that was carried out. A *demonstration* has data or a network of another kind or
-size than the paper, and decides nothing about it. "Numbers" is the verdict on the numbers that the paper prints, and
-"before" the last verdict that was another, in the words of its time.
+Each artefact at the largest budget that was carried out. *Implemented*: our code agrees with a formula of the paper,
+which no experiment can refute; these are counted apart. A *demonstration* has data or a network of another kind or
+size than the paper, and decides nothing about it; all other measurements and trainings are at the paper's kind.
+"Numbers" is the verdict on the numbers that the paper prints. *Beyond it* is what the text says beyond the claim of
+the artefact, or outside the domain of its formula. Verdicts that changed with a check are in
+[the overview](README.md#checks-that-were-changed-after-their-results).
 """
 
 
@@ -29,20 +32,25 @@ def by_verdict(results: Iterable[Reproduction]) -> dict[str, list[bool]]:
     return {name: demonstrations for name, demonstrations in found.items() if demonstrations}
 
 
-def verdicts_page(results: Iterable[Reproduction], older: str = "") -> str:
-    """Return the page of the last result of each artefact; `older` is the page as it was written before."""
+def verdicts_page(results: Iterable[Reproduction]) -> str:
+    """Return the page of the last result of each artefact."""
     last = {result.id: result for result in results}
-    before = _before(older)
-    rows = [_row(name, last.get(name), before.get(name, ("", ""))) for name in dict.fromkeys([*published(), *last])]
+    rows = [_row(name, last.get(name)) for name in dict.fromkeys([*published(), *last])]
     lines = [_INTRODUCTION, *_counts(list(last.values())), "", *heading_of(_COLUMNS), *rows, ""]
     return "\n".join(lines)
 
 
 def why_of(result: Reproduction) -> str:
-    """Return the checks that decide the verdict in words, and why a failed one does not contradict the paper."""
+    """Return the checks that decide the verdict, and what lies beyond it, in words."""
     if result.error:
         return result.error
-    checks = [check for check in result.checks if check.of == ("shape" if result.shape else "number")]
+    found = _found(result, "shape" if result.shape else "number")
+    return found if result.beyond is None else f"{found} Beyond it: {_found(result, 'beyond')}"
+
+
+def _found(result: Reproduction, aspect: Aspect) -> str:
+    """Return how many checks of an aspect hold, the one that decides, and why a failed one does not contradict."""
+    checks = [check for check in result.checks if check.of == aspect]
     found, deciding = found_by(checks), deciding_of(checks)
     if deciding is None or deciding.verdict == "holds":
         return found
@@ -57,25 +65,23 @@ def _counts(results: Sequence[Reproduction]) -> list[str]:
         **{basis: [own for own in results if own.basis == basis] for basis in BASES},
         **{key: [own for own in results if own.published.paper == key] for key in PAPERS},
     }
-    rows = [row_of([name, str(len(own)), counted(by_verdict(own)) or NOTHING]) for name, own in groups.items()]
-    return [*heading_of(("class or paper", "carried out", "verdicts"), right=("carried out",)), *rows]
+    rows = [row_of([name, *_count(own)]) for name, own in groups.items()]
+    names = ("class or paper", "carried out", "at the paper's kind", "verdicts")
+    return [*heading_of(names, right=names[1:3]), *rows]
 
 
-def _row(name: str, result: Reproduction | None, before: tuple[str, str]) -> str:
-    """Return the row of an artefact; `before` has the verdict of the older page and the one before that."""
-    verdict = NOT_RUN if result is None else result.verdict
-    earlier = before[0] if before[0] not in ("", verdict) else before[1]
+def _count(results: Sequence[Reproduction]) -> tuple[str, str, str]:
+    """Return the numbers of results, and of measurements and trainings at the paper's kind; and of verdicts."""
+    of_kind = sum(result.basis != "formula" and result.distance.of_same_kind for result in results)
+    return str(len(results)), str(of_kind), counted(by_verdict(results)) or NOTHING
+
+
+def _row(name: str, result: Reproduction | None) -> str:
+    """Return the row of an artefact."""
     if result is None:
-        return row_of([name, "", "", verdict, "", earlier, ""])
-    demonstration = ", a demonstration" if result.demonstrates and verdict == "reproduced" else ""
+        return row_of([name, "", "", NOT_RUN, "", ""])
+    demonstration = ", a demonstration" if result.demonstrates and result.verdict == "reproduced" else ""
+    beyond = f"; beyond it {result.beyond}" if result.beyond else ""
     number = result.number if result.number and result.shape else ""
-    return row_of(
-        [name, result.basis, result.budget, f"{verdict}{demonstration}", number, earlier, as_text(why_of(result))]
-    )
-
-
-def _before(older: str) -> dict[str, tuple[str, str]]:
-    """Return the verdicts and the verdicts before by the artefacts of an older page."""
-    cells = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in older.splitlines()]
-    known = [row for row in cells if len(row) == len(_COLUMNS)]
-    return {row[0]: (row[3].partition(",")[0], row[5]) for row in known}
+    verdict = f"{result.verdict}{demonstration}{beyond}"
+    return row_of([name, result.basis, result.budget, verdict, number, as_text(why_of(result))])

@@ -12,7 +12,7 @@ import pandas as pd
 from normless.errors import NormlessError
 from normless.spec import jsonable
 from normless_papers.budgets import Budget
-from normless_papers.claims import Basis, Check, Conclusion, conclusion_of, obstacle_of
+from normless_papers.claims import Aspect, Basis, Check, Conclusion, conclusion_of, obstacle_of
 from normless_papers.distance import Distance
 from normless_papers.evidence import beside
 from normless_papers.published import Published, published_as
@@ -73,17 +73,31 @@ class Reproduction:
     @property
     def shape(self) -> Conclusion | None:
         """The verdict on the shape of the result: orderings and directions; None if nothing is said of it."""
-        return conclusion_of(self.checks, "shape", decisive=not self.obstacle)
+        return self._conclusion("shape")
 
     @property
     def number(self) -> Conclusion | None:
         """The verdict on the numbers that the paper prints; None if none are checked."""
-        return conclusion_of(self.checks, "number", decisive=not self.obstacle)
+        return self._conclusion("number")
+
+    @property
+    def beyond(self) -> Conclusion | None:
+        """The verdict on what the text says beyond the artefact's own claim; None if nothing is checked."""
+        return self._conclusion("beyond")
 
     @property
     def verdict(self) -> Conclusion | Literal["error"]:
         """The verdict on the shape, or on the numbers if that is all; or error."""
         return "error" if self.error else self.shape or self.number or "not seen here"
+
+    @property
+    def verdicts(self) -> str:
+        """The verdict in words, with those on printed numbers and on what the text says beyond the claim."""
+        others = {"numbers": self.number if self.shape else None, "beyond it": self.beyond}
+        return ", ".join([self.verdict, *(f"{name} {own}" for name, own in others.items() if own)])
+
+    def _conclusion(self, aspect: Aspect) -> Conclusion | None:
+        return conclusion_of(self.checks, aspect, decisive=not self.obstacle, basis=self.basis)
 
     @property
     def published(self) -> Published:
@@ -98,7 +112,8 @@ class Reproduction:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data for JSON, with the verdict and the published numbers."""
         values = {own.name: getattr(self, own.name) for own in fields(self)}
-        values |= {"format": FORMAT, "verdict": self.verdict, "number": self.number, "published": self.published.rows}
+        values |= {"format": FORMAT, "verdict": self.verdict, "number": self.number, "beyond": self.beyond}
+        values |= {"published": self.published.rows}
         values |= {"checks": [vars(check) for check in self.checks], "measured": table_to_dict(self.measured)}
         values |= {"distance": vars(self.distance)}
         entry = values.pop("entry")

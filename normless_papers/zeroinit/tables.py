@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, larger
+from normless_papers.claims import Check, Estimate, at_scale, combined, larger
 from normless_papers.experiments.comparison import Comparison
 from normless_papers.experiments.de_smith import (
     ACCURACY,
@@ -33,6 +35,8 @@ MULTIPLIER = "scalar_multiplier"
 def _table_1(runs: Runs) -> list[Check]:
     accuracy, loss = ({name: runs.optimum(metric, method=name) for name in ABLATIONS} for metric in (ACCURACY, LOSS))
     pair = accuracy[MULTIPLIER], accuracy["without_batch_norm"]
+    halfway = combined([(0.5, accuracy["zeroinit"]), (0.5, accuracy["without_batch_norm"])])
+    halfway = replace(halfway, name="half of ZeroInit's gain")
     # Regularization helps only in trainings as long as the paper's.
     helps = "Biases and dropout with the multiplier are better than the multiplier alone."
     printed = [
@@ -42,6 +46,12 @@ def _table_1(runs: Runs) -> list[Check]:
     above = "is above that of the scalar multiplier alone."
     return [
         larger("The scalar multiplier alone is above no normalization.", *pair),
+        larger(
+            "The scalar multiplier alone does most of what ZeroInit does: more than half of its gain over no "
+            "normalization.",
+            pair[0],
+            halfway,
+        ),
         *(
             larger(f"The training loss of {method} {above}", loss[method], loss[MULTIPLIER])
             for method in ABLATIONS
