@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.protocol import ASPECTS, protocol_of
+from normless_papers.pages.silent import passages
 from normless_papers.pages.tables import heading_of, row_of
 from normless_papers.published import PAPERS, published
 
@@ -18,8 +19,10 @@ What the artefacts that train networks ask for at the paper's budget, beside wha
 column is read from the configurations of the runs; where methods, depths or batch sizes differ, their names come
 first. The last column quotes the text, with its section in brackets; *silent* where it says nothing, so that the
 third column is our choice, of which the brackets give the reason. Artefacts with the same entries share a row.
-Smaller budgets change data, network, epochs, batch sizes, rates and replicates, and no other row.
+Smaller budgets change data, network, epochs, batch sizes, rates and replicates, and no other row. Two choices that
+decide whether a network trains are [explained below](#protocols-and-their-effects).
 """
+_EFFECTS = "## Protocols and their effects\n"
 _COLUMNS = ("", "artefacts", "here", "the text")
 
 
@@ -35,7 +38,12 @@ def trained(paper: str) -> list[str]:
 
 def protocols_page() -> str:
     """Return the page of all papers."""
-    return "\n".join([_INTRODUCTION, *map(section_of, PAPERS)])
+    return "\n".join([_INTRODUCTION, *map(section_of, PAPERS), effects()])
+
+
+def effects() -> str:
+    """Return the section on the choices that decide whether a network trains."""
+    return "\n".join([_EFFECTS, *(own.markdown(level=3) for own in passages("protocols"))])
 
 
 def section_of(paper: str) -> str:

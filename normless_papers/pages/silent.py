@@ -17,14 +17,15 @@ TITLE = "Where the papers are wrong or silent"
 _INTRODUCTION = f"""# {TITLE}
 
 <!-- Written by normless report --silent; do not edit. -->
-Places at which a text cannot be as it is printed, contradicts another paper, or leaves out what decides its result.
-Numbers of results name the artefact, its budget and its verdict; `normless reproduce ID` repeats them.
+Places at which a text cannot be as it is printed, contradicts itself or another paper, or says more than it shows.
+Numbers of results name the artefact, its budget and its verdict; `normless reproduce ID` repeats them. What a text
+leaves open about its trainings is in [the protocols](protocols.md).
 """
 
 
 @dataclass(frozen=True)
-class Silence:
-    """A passage that is wrong or silent; the fields are explained in `silent.yaml`."""
+class Passage:
+    """A passage of a paper and what came of it; the fields are explained in `silent.yaml`."""
 
     title: str
     where: str
@@ -37,29 +38,33 @@ class Silence:
     def numbers(self, results: Iterable[Reproduction]) -> list[str]:
         """Return the numbers of its checks in the last result of each artefact, or else those it states."""
         last = {result.id: result for result in results if result.id in self.checks}
-        found = [
-            f"{name} ({last[name].budget}, {last[name].verdict}): "
-            + as_text(f"{plain_claim(check)} Here: {effect_of(check)}.")
-            for name, words in self.checks.items()
-            if name in last
-            for check in last[name].checks
-            if words in check.claim
-        ]
+        found = []
+        for name, words in self.checks.items():
+            checks = [check for check in last[name].checks if words in check.claim] if name in last else []
+            texts = [as_text(f"{plain_claim(check)} Here: {effect_of(check)}.") for check in checks]
+            found += [f"{name} ({last[name].budget}, {last[name].verdicts}): {' '.join(texts)}"] if texts else []
         return found or [self.measured]
+
+    def markdown(self, results: Iterable[Reproduction] = (), *, level: int = 2) -> str:
+        """Return it as a section with a heading of a level."""
+        return (
+            f"{'#' * level} {self.title}\n\n*{self.where}.* {self.text}\n\n**Derivation.** {self.derivation}\n\n"
+            f"**Measured.** {' '.join(self.numbers(results))}\n\n**Conclusion.** {self.conclusion}\n"
+        )
 
 
 @cache
-def silences() -> tuple[Silence, ...]:
-    """Return the passages in the order of the file."""
-    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    return tuple(Silence(**entry) for entry in yaml.safe_load(text))
+def passages(name: str) -> tuple[Passage, ...]:
+    """Return the passages of a YAML file beside this one, in its order."""
+    text = Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
+    return tuple(Passage(**entry) for entry in yaml.safe_load(text))
+
+
+def silences() -> tuple[Passage, ...]:
+    """Return the passages that are wrong or silent."""
+    return passages("silent")
 
 
 def silent_page(results: Sequence[Reproduction]) -> str:
     """Return the passages as Markdown, with numbers of the results."""
-    sections = [
-        f"## {own.title}\n\n*{own.where}.* {own.text}\n\n**Derivation.** {own.derivation}\n\n"
-        f"**Measured.** {' '.join(own.numbers(results))}\n\n**Conclusion.** {own.conclusion}\n"
-        for own in silences()
-    ]
-    return "\n".join([_INTRODUCTION, *sections])
+    return "\n".join([_INTRODUCTION, *(own.markdown(results) for own in silences())])

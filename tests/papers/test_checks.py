@@ -12,12 +12,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_ind_from_stats, ttest_rel
+from synthetic_results import made_up
 
 from normless_papers.claims import (
+    BASES,
     Basis,
     Estimate,
     asked_at_scale,
     at_scale,
+    beyond,
     check,
     close,
     combined,
@@ -38,6 +41,8 @@ from normless_papers.claims import (
     stated,
     within,
 )
+from normless_papers.distance import Distance
+from normless_papers.pages.verdicts import why_of
 
 NUMBERS = st.floats(-1e3, 1e3)
 MEANS = st.floats(-10, 10)
@@ -195,17 +200,28 @@ def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
 
 
 @pytest.mark.parametrize("decisive", [True, False])
+@pytest.mark.parametrize("basis", BASES)
 @given(answers=st.lists(st.sampled_from([True, False, None]), max_size=4))
 def test_a_conclusion_needs_all_checks_and_a_contradiction_a_decisive_set_up(
-    answers: list[bool | None], decisive: bool
+    answers: list[bool | None], basis: Basis, decisive: bool
 ) -> None:
     checks = [check("so it is", answer, number=1) for answer in answers]
     expected = None
     if answers:
         held, failed = all(answers), any(answer is False for answer in answers)
-        expected = "reproduced" if held else "contradicted" if failed and decisive else "not seen here"
-    assert conclusion_of(checks, "shape", decisive=decisive) == expected
-    assert conclusion_of(checks, "number", decisive=decisive) is None
+        agreed = "implemented" if basis == "formula" else "reproduced"
+        expected = agreed if held else "contradicted" if failed and decisive else "not seen here"
+    assert conclusion_of(checks, "shape", decisive=decisive, basis=basis) == expected
+    assert conclusion_of(checks, "number", decisive=decisive, basis=basis) is None
+
+
+def test_what_a_text_says_beyond_its_claim_does_not_decide_the_claim() -> None:
+    own, further = check("It is so for one.", True, slope=-2), check("It is so for all.", False, slope=-1)
+    result = made_up("gamma/figure-6", checks=(own, beyond(further)), basis="measurement", distance=Distance())
+    assert (result.verdict, result.beyond) == ("reproduced", "contradicted")
+    assert result.verdicts == "reproduced, beyond it contradicted"
+    assert replace(result, checks=(own, further)).verdict == "contradicted"
+    assert why_of(result).endswith("Beyond it: 0 of 1 checks hold. Fails: It is so for all (slope -1).")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from normless_papers.experiments.protocol import ASPECTS, protocol_of, told
-from normless_papers.pages.protocols import section_of, trained
+from normless_papers.pages.protocols import effects, section_of, trained
 from normless_papers.published import PAPERS, published
 
 PAGE = Path(__file__).parents[2] / "docs/reproduction/protocols.md"
@@ -17,6 +17,12 @@ PAGE = Path(__file__).parents[2] / "docs/reproduction/protocols.md"
 def test_the_page_is_that_of_the_code(paper: str) -> None:
     """`normless report --protocols docs/reproduction/protocols.md` writes it anew."""
     assert section_of(paper) in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_choices_that_decide_whether_a_network_trains() -> None:
+    section = effects()
+    assert section in PAGE.read_text(encoding="utf-8")
+    assert section.count("\n### ") == section.count("**Measured.**") == 2
 
 
 def test_sentences_are_on_known_aspects() -> None:

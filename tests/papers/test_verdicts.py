@@ -1,4 +1,4 @@
-"""The page of the verdicts on all artefacts: counts, reasons, and the verdicts before."""
+"""The page of the verdicts on all artefacts: counts and reasons."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_every_artefact_has_a_row_with_its_last_verdict() -> None:
     assert all(row(page, name) for name in published())
     assert row(page, "fixup/table-1")[1:4] == ["training", "gpu", "not seen here"]
     assert row(page, "fixup/table-4")[3] == "reproduced, a demonstration"
-    assert row(page, "gamma/table-2")[1:] == ["", "", "not run", "", "", ""]
-    assert row(page, "all")[1:] == ["2", "1 reproduced (1 in demonstrations), 1 not seen here"]
+    assert row(page, "gamma/table-2")[1:] == ["", "", "not run", "", ""]
+    assert row(page, "all")[1:] == ["2", "1", "1 reproduced (1 in demonstrations), 1 not seen here"]
     assert row(page, "fixup")[1:] == row(page, "training")[1:] == row(page, "all")[1:]
 
 
@@ -45,17 +45,9 @@ def test_the_reason_names_the_check_and_what_keeps_it_from_a_contradiction() -> 
     assert why_of(not_asked) == "0 of 1 checks hold. Not asked here: It is larger (value 1)."
 
 
-def test_what_was_another_verdict_before_stays_beside_it() -> None:
-    first = verdicts_page([FAILED, made_up("fixup/table-4")])
-    second = verdicts_page([made_up("fixup/table-1"), made_up("fixup/table-4")], first)
-    assert row(second, "fixup/table-1")[3:6] == ["reproduced, a demonstration", "", "not seen here"]
-    assert row(second, "fixup/table-4")[5] == ""
-    assert verdicts_page([made_up("fixup/table-1"), made_up("fixup/table-4")], second) == second
-    third = verdicts_page([FAILED], second)
-    assert row(third, "fixup/table-1")[3:6] == ["not seen here", "", "reproduced"]
-    assert row(third, "fixup/table-4")[3:6] == ["not run", "", "reproduced"]
-
-
 def test_results_are_counted_by_verdict_and_demonstration() -> None:
     results = [made_up("fixup/table-1"), replace(made_up("fixup/theorem-4"), basis="formula"), FAILED]
-    assert by_verdict(results) == {"reproduced": [True, False], "not seen here": [False]}
+    assert by_verdict(results) == {"reproduced": [True], "implemented": [False], "not seen here": [False]}
+    page = verdicts_page(results)
+    assert row(page, "fixup/theorem-4")[3] == "implemented"
+    assert row(page, "formula")[1:] == ["1", "0", "1 implemented"]
