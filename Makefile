@@ -12,7 +12,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census names lint format bench evidence clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census names lint format bench evidence campaign campaign-save clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -32,6 +32,7 @@ help:
 	@echo "make names      normless/names.json and normless_lab/names.json, after adding a scheme, model, probe or data set"
 	@echo "make lint       ruff and mypy"
 	@echo "make evidence   the runs of the headline claims and their page; resumes; EVIDENCE=gpu on a GPU; takes hours"
+	@echo "make campaign   what the verdicts still lack, beside other work, for MINUTES=170; make campaign-save keeps its rows"
 	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
 
 # Every extra is installed; constraints.txt pins what CI uses.
@@ -122,10 +123,26 @@ bench: $(INSTALLED)
 # Resumes where it ended: finished runs stay in the folder `evidence`. `make evidence EVIDENCE=gpu` trains on a card, several
 # runs side by side.
 EVIDENCE ?= small
+RESULTS := docs/reproduction
+PAGES := --page $(RESULTS)/claims.html --claims $(RESULTS)/claims.md --silent $(RESULTS)/wrong_or_silent.md --verdicts $(RESULTS)/verdicts.md
 evidence: $(INSTALLED)
 	-$(BIN)/normless reproduce --headlines --budget $(EVIDENCE) --out evidence $(if $(WORKERS),--workers $(WORKERS))
 	$(BIN)/normless report evidence --runs docs/reproduction/runs.parquet
-	$(BIN)/normless report --from docs/reproduction/runs.parquet --page docs/reproduction/claims.html --claims docs/reproduction/claims.md --silent docs/reproduction/wrong_or_silent.md --verdicts docs/reproduction/verdicts.md
+	$(BIN)/normless report --from docs/reproduction/runs.parquet $(PAGES)
+	$(BIN)/normless report --protocols docs/reproduction/protocols.md
+
+# What the verdicts still lack, beside other work: two processes of one thread each, at the lowest priority. Stopped at any
+# moment, the same command goes on: on the same machine from checkpoints, elsewhere from the rows that campaign-save kept.
+# `normless campaign --status --out $(CAMPAIGN)` shows what is done.
+MINUTES ?= 170
+CAMPAIGN ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/normless/campaign
+CAMPAIGN_DATA ?= $(wildcard ../shared/data)
+RUNS := $(RESULTS)/runs.parquet
+campaign: $(INSTALLED)
+	exec nice -n 19 $(BIN)/normless campaign --minutes $(MINUTES) --out $(CAMPAIGN) --runs $(RUNS) $(if $(CAMPAIGN_DATA),--data-root $(CAMPAIGN_DATA))
+
+campaign-save: $(INSTALLED)
+	$(BIN)/normless report $(CAMPAIGN) --from $(RUNS) --runs $(RUNS) $(PAGES)
 	$(BIN)/normless report --protocols docs/reproduction/protocols.md
 
 clean:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_type_hints
 
-Budget = Literal["smoke", "small", "gpu", "paper"]
+Budget = Literal["smoke", "small", "cpu", "deep", "gpu", "paper"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
 
 

@@ -8,6 +8,7 @@ from normless.lazy import attach
 require_extra("lab", "A sweep", "sqlalchemy", "orjson")
 
 if TYPE_CHECKING:
+    from normless_lab.sweeps.dispatch import Attempt as Attempt
     from normless_lab.sweeps.executors.card import CardExecutor as CardExecutor
     from normless_lab.sweeps.executors.executor import Executor as Executor
     from normless_lab.sweeps.executors.executor import ExecutorFactory as ExecutorFactory
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.sweep import Sweep as Sweep
     from normless_lab.sweeps.sweep import SweepError as SweepError
     from normless_lab.sweeps.sweep import axis_of as axis_of
+    from normless_lab.sweeps.worker import finished_epochs as finished_epochs
     from normless_lab.sweeps.worker import is_locked as is_locked
     from normless_lab.sweeps.worker import machine as machine
     from normless_lab.sweeps.worker import versions as versions

@@ -28,50 +28,53 @@ REPLICATE = ("seed", "rate")
 
 @dataclass
 class Attempt:
-    """A submitted run, and the number of times that its process died."""
+    """A run to execute, and the number of times that its process died.
+
+    Attributes:
+        work: the folder in which the running run has a folder of its own.
+        keep: where this folder is moved once the row is stored; None removes it. The folder of a failed run stays.
+        options: as in `carry_out_run`.
+    """
 
     hash: str
     config: Settings
+    work: Path
+    keep: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     deaths: int = 0
     started: float = field(default_factory=time.monotonic)
 
 
 def dispatch(
-    runs: Iterable[tuple[str, Settings]],
+    attempts: Iterable[Attempt],
     executor: Executor,
     state: RunState,
-    work: Path,
     listener: LaboratoryListener,
     *,
-    keep: Path | None = None,
-    options: Mapping[str, Any] | None = None,
     left: Callable[[], float] | None = None,
 ) -> None:
-    """Execute runs, given by hash, and store their rows; return when every run has a row.
+    """Execute runs and store their rows; return when every run has a row.
 
-    The table is read again before runs begin, since other drivers may share it.
-
-    Each running run has a folder in `work`. Once its row is stored, the folder is moved to `keep` or removed; the
-    folder of a failed run stays. `options` are as in `carry_out_run`. `left` returns the seconds that remain; a
-    TimeLimitError is raised when there are none.
+    The table is read again before runs begin, since other drivers may share it. `left` returns the seconds that
+    remain; a TimeLimitError is raised when there are none.
     """
-    waiting = deque(Attempt(name, config) for name, config in runs)
+    waiting = deque(attempts)
     running: dict[Future[RunRow], Attempt] = {}
     ended: SimpleQueue[Future[RunRow]] = SimpleQueue()
     while waiting or running:
         seconds = None if left is None else _remaining(left)
-        begun, rows = _to_begin(waiting, executor.window - len(running), state, keep)
+        begun, rows = _to_begin(waiting, executor.window - len(running), state)
         for attempt in begun:
             config, values = attempt.config, attempt.config.to_dict()
             group = repr([value for name, value in values.items() if name not in REPLICATE])
             # The process may have another working directory.
-            directory = str((work / attempt.hash).absolute())
-            future = executor.submit(carry_out_run, config.KIND, values, directory, options, group=group)
+            directory = str((attempt.work / attempt.hash).absolute())
+            future = executor.submit(carry_out_run, config.KIND, values, directory, attempt.options, group=group)
             running[future] = attempt
             future.add_done_callback(ended.put)
         if rows:
             listener.on_runs(rows)
-        rows = []
+        rows, done = [], []
         for future in _all_of(ended, seconds) if running else ():
             attempt = running.pop(future)
             row = _row_of(future, attempt)
@@ -80,17 +83,15 @@ def dispatch(
                 waiting.appendleft(attempt)
             else:
                 rows.append(row)
+                done += [attempt] if row.outcome != "failed" else []
         state.add(rows)
-        for row in rows:
-            if row.outcome != "failed":
-                put_away(work / row.hash, keep)
+        for attempt in done:
+            put_away(attempt.work / attempt.hash, attempt.keep)
         if rows:
             listener.on_runs(rows)
 
 
-def _to_begin(
-    waiting: deque[Attempt], most: int, state: RunState, keep: Path | None
-) -> tuple[list[Attempt], list[RunRow]]:
+def _to_begin(waiting: deque[Attempt], most: int, state: RunState) -> tuple[list[Attempt], list[RunRow]]:
     """Take at most so many runs to begin, and the rows of those that another driver has carried out meanwhile.
 
     A run whose folder is to be kept is carried out again if the folder is not there.
@@ -99,7 +100,8 @@ def _to_begin(
     rows: list[RunRow] = []
     while waiting and len(begun) < most:
         first = [waiting.popleft() for _ in range(min(most - len(begun), len(waiting)))]
-        there = state.read([run.hash for run in first if keep is None or (keep / run.hash).exists()])
+        kept = [run.hash for run in first if run.keep is None or (run.keep / run.hash).exists()]
+        there = state.read(kept)
         begun += [attempt for attempt in first if attempt.hash not in there]
         rows += there.values()
     return begun, rows

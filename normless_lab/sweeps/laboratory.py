@@ -16,7 +16,7 @@ from sqlalchemy import URL
 
 from normless.code_names import name_code
 from normless.errors import NormlessError
-from normless_lab.sweeps.dispatch import dispatch
+from normless_lab.sweeps.dispatch import Attempt, dispatch
 from normless_lab.sweeps.executors.card import CardExecutor, uses_card
 from normless_lab.sweeps.executors.executor import Executor, ExecutorFactory, WorkerDiedError
 from normless_lab.sweeps.executors.local import LocalExecutor
@@ -288,20 +288,27 @@ class Laboratory:
         work: Path | None = None,
     ) -> None:
         """Execute runs, by hash, in `work`; their folders are moved to `keep`; `options` as in `carry_out_run`."""
-        if not runs:
+        attempts = [Attempt(name, config, work or self.work, keep, options or {}) for name, config in runs.items()]
+        self.execute(attempts, finished=finished)
+
+    def execute(self, attempts: Sequence[Attempt], *, finished: int = 0) -> None:
+        """Execute runs, such as the `missing` ones of a `PlannedLaboratory`; `finished` others have a row.
+
+        TimeLimitError if no seconds are left.
+        """
+        if not attempts:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         self.state.create()
-        self.listener.on_begin(len(runs), finished)
-        parts: dict[ExecutorFactory, list[tuple[str, Settings]]] = {}
-        for name, config in runs.items():
-            parts.setdefault(self._factory_of(config), []).append((name, config))
+        self.listener.on_begin(len(attempts), finished)
+        parts: dict[ExecutorFactory, list[Attempt]] = {}
+        for attempt in attempts:
+            parts.setdefault(self._factory_of(attempt.config), []).append(attempt)
         for factory, part in parts.items():
             executor = self._entered(factory)
             try:
                 with on_sigterm(_terminate):
-                    left, place = self.seconds_left, work or self.work
-                    dispatch(part, executor, self.state, place, self.listener, keep=keep, options=options, left=left)
+                    dispatch(part, executor, self.state, self.listener, left=self.seconds_left)
             except BaseException as error:
                 # End what still runs now; it resumes from its checkpoints when requested again.
                 del self._executors[factory]

@@ -8,6 +8,12 @@ REPRODUCE = Command(
     "normless reproduce fixup/equation-1 --budget smoke",
     resumes=True,
 )
+CAMPAIGN = Command(
+    "carry out what the verdicts still lack beside other work, most valuable first, or show what is done",
+    "normless_papers.cli.campaign",
+    "normless campaign --minutes 170",
+    resumes=True,
+)
 REPORT = Command(
     "write pages of all results of normless reproduce in a folder",
     "normless_papers.cli.report",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -29,7 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         dest="source",
         metavar="FILE",
-        help="instead of DIR, a file of --runs; its checks and figures are made again without training",
+        help="instead of DIR, or merged with it, a file of --runs; its checks and figures are made again without "
+        "training",
     )
     parser.add_argument(
         "--page",
@@ -70,15 +71,13 @@ def _results_of(directories: Sequence[Path], source: Path | None) -> Iterator[Pa
     from normless_papers.results.merged import merged
     from normless_papers.results.run_file import rebuilt
 
-    if source is not None:
-        with rebuilt(source) as folder:
-            yield folder
-    elif len(directories) == 1:
-        yield directories[0]
-    else:
-        with merged(directories) as (folder, differing):
+    with ExitStack() as opened:
+        folders = [*directories, *([] if source is None else [opened.enter_context(rebuilt(source))])]
+        if len(folders) > 1:
+            folder, differing = opened.enter_context(merged(folders))
             sys.stderr.writelines(f"{sentence}\n" for sentence in differing)
-            yield folder
+            folders = [folder]
+        yield folders[0]
 
 
 def run(namespace: Namespace) -> int:
@@ -107,9 +106,9 @@ def _pages(namespace: Namespace) -> list[Path]:
     from normless_papers.results.storage import stored
 
     directories, source = namespace.directories, namespace.source
-    if bool(directories) == (source is not None):
-        raise NormlessError("Expected either a folder of results, or --from with a file of runs.")
-    page = namespace.page or (directories[0] / "index.html" if source is None else source.with_suffix(".html"))
+    if not directories and source is None:
+        raise NormlessError("Expected a folder of results, or --from with a file of runs.")
+    page = namespace.page or (source.with_suffix(".html") if source is not None else directories[0] / "index.html")
     with _results_of(directories, source) as folder:
         written = write_pages_of(folder, page)
         texts: dict[str, Callable[[], str]] = {

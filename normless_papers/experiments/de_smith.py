@@ -122,10 +122,16 @@ def table_over_depths(
     title: str,
     **options: str,
 ) -> None:
-    """Register a table of the optima of some methods over depth; options as in `over_depths`."""
+    """Register a table of the optima of some methods over depth; options as in `over_depths`.
+
+    A budget may train some of the `methods` alone.
+    """
+    rows = tuple(methods)
 
     @artefact(id, basis="training", checks=checks)
-    def measure(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
+    def measure(
+        context: Context, *, depths: Sequence[int], width: int, effort: Effort, methods: Sequence[str] = rows
+    ) -> Evidence:
         return over_depths(context, methods, depths, width, effort, **options).by_depth(title)
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from normless_lab.train import ImageTask, Steps
+import torch
+from torch import nn
+
+from normless.probes import probe
+from normless_lab.train import EpochRow, ImageTask, Steps
+from normless_lab.train.fabric import Fabric
 from normless_papers.experiments.image_runs import PaperConfig, PaperResult
+from normless_papers.results.reproduction import table_to_dict
+
+# Images of a pass that is recorded.
+RECORDED = 256
 
 
 class PaperTask(ImageTask[PaperConfig]):
@@ -25,6 +35,19 @@ class PaperTask(ImageTask[PaperConfig]):
             if result.plateaued or result.outcome == "diverged":
                 break
         return replace(result, doublings=doublings, config_hash=config.hash)
+
+    def final_metrics(
+        self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
+    ) -> Steps[dict[str, Any]]:
+        """Return the metrics of every classification, and the `PaperResult.records`."""
+        metrics = yield from super().final_metrics(rows, diverged, fabric, network)
+        if self.config.record and not diverged:
+            inputs = next(iter(self.data.test_batches(min(RECORDED, self.data.test_size)))).inputs
+            inputs = inputs.to(device=fabric.device, dtype=torch.get_default_dtype())
+            measured = probe(network, inputs, ["gammas", "stream"])
+            tables = {"gammas": measured.gammas, "stream": measured.stream}
+            metrics["records"] = {name: table_to_dict(table) for name, table in tables.items()}
+        return metrics
 
     def lr(self, done: int) -> float:
         """Return the learning rate of the step that follows `done` steps, before the groups' multipliers."""

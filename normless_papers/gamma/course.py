@@ -25,11 +25,13 @@ from normless_lab.sweeps import Point
 from normless_papers.artefact import Context
 from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
 from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, NAMES
+from normless_papers.results.reproduction import table_from_dict
 
 # The columns of table 2, by what is decayed besides the weights: the γ of one role.
 COLUMNS = MappingProxyType({"gamma_last": "last", "gamma_down": "down", "gamma_0": "stem", "gamma_others": "other"})
 # Records of a run, from its first step to its last; blocks in a figure.
 RECORDS, _SHOWN = 20, 8
+_GAMMAS = ("rate", "seed", "step", "order", "layer", "role", "channels", "gamma_norm")
 _STREAM = {
     "stream_channel_variance": "variance",
     "stream_variance": "pooled_variance",
@@ -191,13 +193,35 @@ def record(context: Context, labels: Sequence[str], points: Sequence[Point], dat
             # The records are all that is needed, and weights of many runs are large.
             checkpoint.unlink()
         gammas, stream = (_recorded(folder / "probes" / name) for name in ("gammas", "stream"))
-        down = gammas["layer"][gammas["role"] == "down"].unique()
-        stream["resets"] = [any(layer.startswith(f"{name}.") for layer in down) for name in stream["name"]]
-        run = {name: point.labels[name] for name in labels} | {"rate": point.rate, "seed": point.seed}
-        parts.append([pd.DataFrame({**run, **table}) for table in (gammas, stream)])
+        parts.append(_labelled(point, labels, gammas, stream))
     gammas, stream = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
     columns = [*labels, "rate", "seed", "step", "block", "name", "resets", *_STREAM.values()]
     return Course(tuple(labels), gammas, stream.rename(columns=_STREAM)[columns])
+
+
+def recorded_ends(labels: Sequence[str], ends: Sequence[tuple[Point, Mapping[str, Any] | None]]) -> Course:
+    """Return the course of runs that recorded their ends alone (`PaperResult.records`), without those of None."""
+    columns = [*labels, "rate", "seed", "step", "block", "name", "resets", "gamma_last", *_STREAM.values()]
+    parts = []
+    for point, records in ends:
+        if records is None:
+            continue
+        gammas, stream = (table_from_dict(records[name]) for name in ("gammas", "stream"))
+        parts.append(_labelled(point, labels, gammas.assign(step=1), stream.assign(step=1)))
+    if not parts:
+        return Course(tuple(labels), pd.DataFrame(columns=[*labels, *_GAMMAS]), pd.DataFrame(columns=columns))
+    gammas, stream = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
+    return Course(tuple(labels), gammas, stream.rename(columns=_STREAM)[columns])
+
+
+def _labelled(
+    point: Point, labels: Sequence[str], gammas: pd.DataFrame, stream: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Add the labels of a run, its rate and seed, and whether each block resets the variance."""
+    down = gammas["layer"][gammas["role"] == "down"].unique()
+    resets = [any(layer.startswith(f"{name}.") for layer in down) for name in stream["name"]]
+    run = {name: point.labels[name] for name in labels} | {"rate": point.rate, "seed": point.seed}
+    return pd.DataFrame({**run, **gammas}), pd.DataFrame({**run, **stream.assign(resets=resets)})
 
 
 def _recorded(folder: Path) -> pd.DataFrame:

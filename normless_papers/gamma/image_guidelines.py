@@ -21,10 +21,11 @@ from normless_papers.claims import Check, check, larger, not_asked
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.experiments.runs import chosen, estimate
-from normless_papers.gamma.course import COLUMNS
+from normless_papers.gamma.course import COLUMNS, Course
 from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, POINTS, DecayComparison, compared, decay_sweep
 from normless_papers.gamma.transfer import (
     FURTHER,
+    Recorded,
     Transfer,
     data_of,
     effort_of,
@@ -45,11 +46,15 @@ def _printed() -> dict[str, Mapping[str, Any]]:
 
 
 def compared_by_role(context: Context, effort: Effort) -> DecayComparison:
-    """Train every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`."""
+    """Train every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`.
+
+    Runs that record their ends (the setting `record`) have a course.
+    """
     policies = {BASELINE: "weights"} | {name: f"weights+{role}" for name, role in COLUMNS.items()}
     if context.weights is None:
         sweep = decay_sweep(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
-        return compared(context, effort, sweep)
+        comparison = compared(context, effort, sweep)
+        return Recorded.of(context, comparison) if effort.settings.get("record") else comparison
     effort = effort_of(context, effort)
     data = data_of(context, effort)
     networks = networks_for(context, data, list(effort.variants))
@@ -73,9 +78,9 @@ def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_print
 
 
 def _table_2_checks(comparison: DecayComparison) -> list[Check]:
-    """Check the signs that table 2 prints, and of networks with weights what L2 does to γ and the variances."""
+    """Check the signs that table 2 prints, and of recorded networks what L2 does to γ and the variances."""
     checks = role_checks(comparison, tuple(COLUMNS), as_printed=True)
-    return [*checks, *comparison.course.checks()] if isinstance(comparison, Transfer) else checks
+    return [*checks, *comparison.course.checks()] if isinstance(comparison, Recorded) else checks
 
 
 @artefact("gamma/table-2", basis="training", checks=_table_2_checks)
@@ -159,6 +164,8 @@ def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd
     γ_last is the root of its mean square; the branch's share is its second moment over the skip path's.
     """
     model = next(iter(effort.variants))
+    if isinstance(comparison, Recorded):
+        return _recorded_shares(comparison.course, model)
     best = chosen(comparison.table, model=model, l2=BASELINE)["rate"].iloc[0]
     data = load_data(effort.data_in(context), root=context.data_root)
     inputs = next(iter(data.test_batches(min(256, data.test_size)))).inputs
@@ -174,6 +181,13 @@ def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd
         means = {"gamma_last": blocks["gamma_last"].mean(), "branch_share": share.mean()}
         rows.append({L2: point.labels[L2], "seed": point.seed, **means})
     return pd.DataFrame(rows, columns=[L2, "seed", "gamma_last", "branch_share"])
+
+
+def _recorded_shares(course: Course, model: str) -> pd.DataFrame:
+    """Return the table of `_shares` from the records of a network's runs."""
+    blocks = course.stream[(course.stream["model"] == model) & course.stream[L2].isin((BASELINE, "gamma_last"))]
+    blocks = blocks.assign(branch_share=blocks["branch_second_moment"] / blocks["skip_second_moment"])
+    return blocks.groupby([L2, "seed"], sort=False)[["gamma_last", "branch_share"]].mean().reset_index()
 
 
 def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
@@ -210,7 +224,7 @@ def _figure_3_checks(comparison: DecayComparison) -> list[Check]:
         comparison.better(claim.format(strength), "gamma_down", wanted=False, **{"lambda": strength})
         for strength in comparison.table["lambda"].unique()
     ]
-    return [*accuracies, *comparison.course.checks()] if isinstance(comparison, Transfer) else accuracies
+    return [*accuracies, *comparison.course.checks()] if isinstance(comparison, Recorded) else accuracies
 
 
 @artefact("gamma/figure-3", basis="training", checks=_figure_3_checks)

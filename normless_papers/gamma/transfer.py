@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from matplotlib.axes import Axes
 
@@ -15,7 +15,7 @@ from normless_lab.plots import save_png, save_svg
 from normless_lab.sweeps import Point, Sweep
 from normless_papers.artefact import Context, Evidence
 from normless_papers.experiments.effort import Effort
-from normless_papers.gamma.course import Course, record
+from normless_papers.gamma.course import Course, record, recorded_ends
 from normless_papers.gamma.decay_comparison import (
     BASELINE,
     INKS,
@@ -34,10 +34,23 @@ FURTHER = MappingProxyType({"gamma_all": "weights+last+down+stem+other", "guidel
 
 
 @dataclass(frozen=True)
-class Transfer(DecayComparison):
-    """A comparison of trainings of networks with weights, and the course of each choice at its best rate."""
+class Recorded(DecayComparison):
+    """A comparison of trainings, and the course of each choice at its best rate, or its end alone."""
 
     course: Course
+
+    @classmethod
+    def of(cls, context: Context, comparison: DecayComparison) -> Self:
+        """Add the ends that the runs of a comparison at their best rates recorded."""
+        points = comparison.best_points
+        results = {row.hash: row.result or {} for row in context.lab.carry_out([point.config for point in points])}
+        ends = [(point, results.get(point.config.hash, {}).get("records")) for point in points]
+        return cls(comparison.runs, comparison.metric, recorded_ends(comparison.runs.axes, ends))
+
+
+@dataclass(frozen=True)
+class Transfer(Recorded):
+    """A comparison of trainings of networks with weights, which record their course."""
 
     def with_course(self, evidence: Evidence, title: str, folder: Path) -> Evidence:
         """Return the evidence with the course in its figure, and in `gammas.csv` and `stream.csv` in a folder."""

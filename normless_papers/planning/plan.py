@@ -76,7 +76,7 @@ def needs_of(names: Iterable[str], budget: Budget, out: Path, **options: Any) ->
             laboratory.missing = {}
             with suppress(MissingRunsError):
                 artefact.function(context, **settings)
-            needs[name] = Need({run: speeds.seconds(config) for run, config in laboratory.missing.items()})
+            needs[name] = Need({name: speeds.seconds(run.config) for name, run in laboratory.missing.items()})
         return needs
 
 

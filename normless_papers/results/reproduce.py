@@ -80,7 +80,7 @@ def reproduce(
             return older
         with (
             nullcontext(laboratory) if laboratory else laboratory_in(out, workers) as lab,
-            _own_folder(out, id, budget) as own,
+            own_folder(out, id, budget) as own,
         ):
             result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed, weights), asked)
     except StoppedError:
@@ -118,7 +118,7 @@ def provenance() -> Mapping[str, str]:
 
 
 @contextmanager
-def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: A002 - as above
+def own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: A002 - as above
     """Make a folder for files of the artefact, which is removed if it stays empty."""
     folder = folder_of(out, id, budget) / "files"
     folder.mkdir(parents=True, exist_ok=True)

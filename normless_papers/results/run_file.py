@@ -21,7 +21,7 @@ from normless_papers.pages.headline import DECIDING
 from normless_papers.published import published
 from normless_papers.results.reproduce import laboratory_in, reproduce
 from normless_papers.results.reproduction import Reproduction, ResultError
-from normless_papers.results.storage import save, stored
+from normless_papers.results.storage import load, save, stored
 
 # The kind of the row of an artefact: its config has id and budget, its result what was measured without training.
 _ARTEFACT = "artefact"
@@ -31,11 +31,18 @@ _DIGEST = "digest"
 
 
 def write_runs(out: Path, path: Path) -> int:
-    """Write the evidence in a folder, without trainings at smoke, to a Parquet file; return the number of runs."""
-    kept = (result for result in stored(out) if result.budget in DECIDING or result.basis != "training")
-    results = [result for result in kept if not result.error]
+    """Write the evidence in a folder to a Parquet file; return the number of runs.
+
+    Runs of unfinished artefacts are part of it, and trainings at smoke and failed runs are not.
+    """
+    found = [result for result in stored(out) if not result.error]
+    results = [result for result in found if result.budget in DECIDING or result.basis != "training"]
+    left_out = {name for result in found if result not in results for name in result.runs}
+    left_out -= {name for result in results for name in result.runs}
     with laboratory_in(out) as laboratory:
-        runs = laboratory.state.read({name for result in results for name in result.runs})
+        rows = laboratory.state.read(laboratory.state.hashes() - left_out)
+    asked = {name for result in results for name in result.runs}
+    runs = {name: row for name, row in rows.items() if row.outcome != "failed" or name in asked}
     # Where the data were on this machine is no part of a run's identity.
     rows = [vars(run) | {"config": _without_places(run.config)} for _, run in sorted(runs.items())]
     rows += [_artefact_row(result) for result in results]
@@ -77,22 +84,34 @@ def rebuilt(path: Path) -> Iterator[Path]:
         ResultError: the file is missing, damaged or of another kind.
         MissingRunsError: the file lacks runs of one of its artefacts.
     """
-    rows = _read(path)
-    asked = [(row, *_asked(row["config"], path)) for row in rows if row["kind"] == _ARTEFACT]
     with tempfile.TemporaryDirectory(prefix="normless-report-") as folder:
         out = Path(folder)
-        (out / "laboratory").mkdir()
+        trained = add_rows(path, out)
         with PlannedLaboratory(out / "laboratory") as laboratory:
-            laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
-            for row, artefact, budget in asked:
-                if row["result"] is not None:
-                    save(_result_of(row["result"], artefact, budget, path), None, out)
-                    continue
+            for artefact, budget in trained:
                 with names_of_data(path):
                     result = reproduce(artefact, budget, out=out, laboratory=laboratory)
                 if result.error:
                     raise MissingRunsError(f"{artefact} cannot be made from {path}: {result.error}")
         yield out
+
+
+def add_rows(path: Path, out: Path) -> list[tuple[str, Budget]]:
+    """Add the runs and measurements in a file of `write_runs` that a folder lacks; return the trained artefacts.
+
+    Raises:
+        ResultError: the file is missing, damaged or of another kind.
+    """
+    rows = _read(path)
+    artefacts = [(row, *_asked(row["config"], path)) for row in rows if row["kind"] == _ARTEFACT]
+    results = [(_result_of(row["result"], *asked, path)) for row, *asked in artefacts if row["result"] is not None]
+    (out / "laboratory").mkdir(parents=True, exist_ok=True)
+    with laboratory_in(out) as laboratory:
+        laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
+    for result in results:
+        if load(out, result.id, result.budget) is None:
+            save(result, None, out)
+    return [(artefact, budget) for row, artefact, budget in artefacts if row["result"] is None]
 
 
 def _asked(config: Any, path: Path) -> tuple[str, Budget]:

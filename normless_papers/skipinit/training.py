@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check, larger
+from normless_papers.claims import Check, check, larger, not_asked
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.comparison import SMALL_BATCH, Comparison
 from normless_papers.experiments.de_smith import (
@@ -47,12 +47,18 @@ NORMS_ON_THE_STREAM = (
 def _trains(facts: Comparison, variant: str, depth: int) -> Check:
     """Check that a variant trains as batch norm does there; batch norm itself, as in the shallowest network."""
     against = facts.sizes[0] if variant == "batch_norm" else depth
-    return facts.trains(f"{variant} can be trained {facts.at(depth)}.", variant, depth, against=against)
+    claim = f"{variant} can be trained {facts.at(depth)}."
+    return _asked(facts, depth, facts.trains(claim, variant, depth, against=against))
 
 
 def _does_not_train(facts: Comparison, variant: str, depth: int) -> Check:
     claim = f"{variant} cannot be trained {facts.at(depth)}, where batch norm can."
-    return facts.does_not_train(claim, variant, depth)
+    return _asked(facts, depth, facts.does_not_train(claim, variant, depth))
+
+
+def _asked(facts: Comparison, depth: int, outcome: Check) -> Check:
+    """Return a check of the networks of a depth, as not asked if there are none."""
+    return outcome if depth in facts.sizes else not_asked(outcome, f"networks of {depth} layers were not trained")
 
 
 def _trainability(facts: Comparison) -> list[Check]:

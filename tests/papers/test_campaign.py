@@ -1,0 +1,167 @@
+"""The campaign: it fills its time in order, goes on after a kill, and its rows suffice on another machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_outputs import check_output
+
+from normless.cli import main
+from normless_lab.sweeps import RunRow
+from normless_lab.sweeps.laboratory import Laboratory
+from normless_papers.artefact import artefact_of
+from normless_papers.cli import campaign as command
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.protocol import asked_by
+from normless_papers.planning.campaign import Campaign, Entry, entries
+from normless_papers.results.run_file import rebuilt, write_runs
+from normless_papers.results.storage import load
+
+TRAINING, MEASUREMENT = "fixup/figure-4", "understanding-bn/figure-12"
+EFFORT = Effort(
+    data="digits(train=96, test=50)",
+    model="normless:resnet_cifar(depth=8)",
+    epochs=3,
+    batch_size=32,
+    replicates=2,
+    settings={"momentum": 0.9, "weight_decay": 1e-4, "decay_policy": "all", "scalar_rate_scale": 0.1},
+    reduced="ResNet-8 on 96 digits.",
+)
+RUNS = 12
+NORMLESS = (sys.executable, "-m", "normless")
+
+
+@contextmanager
+def tiny() -> Iterator[tuple[Entry, ...]]:
+    """Replace the designs of a training and a measurement by some that take seconds."""
+    designs = {TRAINING: {"effort": EFFORT}, MEASUREMENT: {"size": 40, "factors": (1, 2, 3, 4), "runs": 2}}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, settings in designs.items():
+            artefact = artefact_of(name)
+            patch.setitem(vars(artefact), "settings", {**artefact.settings, "cpu": settings})
+        asked_by.cache_clear()
+        yield (Entry(MEASUREMENT, "small", minutes=1), Entry(TRAINING, "cpu"))
+    asked_by.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def designs() -> Iterator[tuple[Entry, ...]]:
+    with tiny() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def whole(designs: tuple[Entry, ...], tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """A campaign that was not interrupted."""
+    campaign = Campaign(tmp_path_factory.mktemp("whole"), entries=designs)
+    assert len(campaign.missing()) == RUNS
+    campaign.carry_out(5.0)
+    return campaign
+
+
+def rows_of(out: Path) -> dict[str, RunRow]:
+    with Laboratory(out / "laboratory") as laboratory:
+        return laboratory.state.read(laboratory.state.hashes())
+
+
+def numbers(row: RunRow) -> dict[str, object]:
+    """Return the result of a run without its times."""
+    result = dict(row.result or {})
+    epochs = [{name: value for name, value in own.items() if name != "seconds"} for own in result.pop("epochs")]
+    return {name: value for name, value in result.items() if "seconds" not in name} | {"epochs": epochs}
+
+
+def test_it_carries_everything_out_and_its_rows_suffice_elsewhere(whole: Campaign, tmp_path: Path) -> None:
+    measured, trained = whole.status()
+    assert measured.result is not None
+    assert measured.result.verdict in ("reproduced", "not seen here")
+    assert (trained.finished, trained.wanted, dict(trained.running)) == (RUNS, RUNS, {})
+    assert trained.result is not None
+    assert trained.result.budget == "cpu"
+    file = tmp_path / "runs.parquet"
+    assert write_runs(whole.out, file) == RUNS
+    second = replace(whole, out=tmp_path / "second")
+    second.take_over(file)
+    assert second.missing() == {}
+    # A sweep of the campaign is one of `normless sweep status`.
+    (sweep,) = (second.out / "sweeps").iterdir()
+    shown = subprocess.run(
+        [*NORMLESS, "sweep", "status", str(sweep), "--json", "--out", str(second.out / "laboratory")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(shown.stdout)["finished"] == RUNS
+
+
+def test_measurements_begin_only_with_enough_time(designs: tuple[Entry, ...], tmp_path: Path) -> None:
+    late = replace(designs[0], minutes=60.0)
+    campaign = Campaign(tmp_path, entries=(late,))
+    campaign.carry_out(0.1)
+    assert load(tmp_path, MEASUREMENT, "small") is None
+    assert campaign.status()[0].result is None
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = {folders!r}
+from test_campaign import tiny
+from normless_papers.planning.campaign import Campaign
+if __name__ == "__main__":
+    with tiny() as designs:
+        Campaign(Path({out!r}), entries=designs[1:]).carry_out(5.0)
+"""
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
+def test_it_goes_on_after_a_kill_as_if_there_had_been_none(
+    number: signal.Signals, whole: Campaign, tmp_path: Path
+) -> None:
+    script, out = tmp_path / "killed.py", tmp_path / "killed"
+    script.write_text(KILLED.format(folders=list(map(str, Path(__file__).parents[:2])), out=str(out)))
+    process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not any((out / "laboratory" / "work").glob("*/checkpoint.pt")):
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.wait()
+    killed = Campaign(out, entries=whole.entries[1:])
+    left = len(killed.missing())
+    assert 0 < left <= RUNS
+    # Finished rows of an unfinished artefact are kept as well.
+    file = tmp_path / "runs.parquet"
+    assert write_runs(out, file) == RUNS - left
+    with rebuilt(file) as again:
+        assert rows_of(again).keys() == rows_of(out).keys()
+    killed.carry_out(5.0)
+    both = rows_of(out), rows_of(whole.out)
+    assert both[0].keys() == both[1].keys()
+    assert all(numbers(both[0][name]) == numbers(row) for name, row in both[1].items())
+
+
+def test_the_command_shows_every_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["campaign", "--status", "--out", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    check_output("campaign", found)
+    shown = found["entries"]
+    assert [(row["artefact"], row["budget"]) for row in shown] == [(own.artefact, own.budget) for own in entries()]
+    assert all(row["wanted"] > 0 for row in shown if row["budget"] in ("cpu", "deep"))
+    assert command.NICENESS == 19
+
+
+def test_every_entry_has_a_design_and_is_listed_once() -> None:
+    names = [(own.artefact, own.budget) for own in entries()]
+    assert len(set(names)) == len(names)
+    for own in entries():
+        assert own.budget in artefact_of(own.artefact).settings
+        # Only what cannot resume says how long it takes.
+        assert bool(own.minutes) != own.trains
