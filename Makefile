@@ -64,10 +64,10 @@ faults: $(INSTALLED)
 	PYTHONPATH=tests:tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
 	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
-# `make power POWER="--minutes 30"` takes a part. Which lines each test runs is recorded where there is no record.
+# `make power POWER="--minutes 30"` takes a part. Which lines each test runs is recorded once.
 power: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet coverage
-	test -d build/power/coverage || OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py record
+	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py record
 	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py run $(POWER)
 	$(BIN)/python tests/power/power.py table
 

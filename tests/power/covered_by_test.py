@@ -1,7 +1,8 @@
 """A plugin of pytest which notes the lines of the packages that each test runs, and its seconds.
 
-It writes `coverage.*` and `tests.*.jsonl` into the folder POWER_DATA, a pair for each worker. Lines that run while a
-module is imported have the empty context, since only the first test of a worker imports it.
+It writes `coverage.*` and `tests.*.jsonl` into the folder POWER_DATA, a pair for each worker, and leaves out the
+tests that are there already. Lines that run while a module is imported belong to no test, or to the first that
+imports it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,18 @@ COVERAGE = coverage.Coverage(
     config_file=False,
 )
 SAVED = time.monotonic()
+KNOWN = {json.loads(line)["test"] for path in FOLDER.glob("tests.*.jsonl") for line in path.read_text().splitlines()}
+UNSAVED: list[str] = []
+
+
+def save() -> None:
+    """Write the lines that were run, and then the tests that have run them."""
+    global SAVED
+    COVERAGE.save()
+    with (FOLDER / f"tests.{WORKER}.jsonl").open("a") as lines:
+        lines.writelines(UNSAVED)
+    UNSAVED.clear()
+    SAVED = time.monotonic()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,23 +49,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
         COVERAGE.stop()
-        COVERAGE.save()
+        save()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if item.nodeid not in KNOWN]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    global SAVED
     start = time.monotonic()
     COVERAGE.switch_context(item.nodeid)
     try:
         return (yield)
     finally:
         COVERAGE.switch_context("")
-        with (FOLDER / f"tests.{WORKER}.jsonl").open("a") as lines:
-            lines.write(json.dumps({"test": item.nodeid, "seconds": round(time.monotonic() - start, 4)}) + "\n")
+        UNSAVED.append(json.dumps({"test": item.nodeid, "seconds": round(time.monotonic() - start, 4)}) + "\n")
         if time.monotonic() - SAVED > SAVE_EVERY:
-            COVERAGE.save()
-            SAVED = time.monotonic()
+            save()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,8 @@ class Covering:
         times = [row for path in folder.glob("tests.*.jsonl") for row in rows_of(path)]
         self.seconds: dict[str, float] = {row["test"]: row["seconds"] for row in times if row["test"] not in failed}
 
-    def tests(self, file: str, source: bytes, lines: Iterable[int]) -> list[str]:
-        """Return the tests that run one of the lines, the fastest first.
+    def tests(self, file: str, source: bytes, lines: Iterable[int]) -> set[str]:
+        """Return the tests that run one of the lines.
 
         Lines outside functions run when the module is imported. For them, the tests that run any function of the file
         count.
@@ -64,17 +65,24 @@ class Covering:
             " join file on file.id = file_id where path like ?"
         )
         rows = [row for database in self.databases for row in database.execute(query, (f"%/{file}",))]
-        return sorted(
-            {test for test, bits in rows if test in self.seconds and is_run(bits, wanted)},
-            key=self.seconds.__getitem__,
-        )
+        return {test for test, bits in rows if test in self.seconds and is_run(bits, wanted)}
 
-    def fastest(self, tests: list[str], count: int) -> list[str]:
-        """Return the first `count` of the tests, or fewer where they take more than `MOST_SECONDS`; one at least."""
-        chosen, total = tests[:1], self.seconds[tests[0]]
-        for test in tests[1:count]:
-            total += self.seconds[test]
-            if total > MOST_SECONDS:
+    def fastest(self, tests: Iterable[str], count: int) -> list[str]:
+        """Return up to `count` of the tests: the fastest case of each function, then its second one, and so on.
+
+        They take `MOST_SECONDS` together at most, unless the first one takes longer.
+        """
+        cases = Counter[str]()
+        order = []
+        for test in sorted(tests, key=self.seconds.__getitem__):
+            function = test.partition("[")[0]
+            order.append((cases[function], self.seconds[test], test))
+            cases[function] += 1
+        chosen: list[str] = []
+        total = 0.0
+        for _, seconds, test in sorted(order)[:count]:
+            total += seconds
+            if chosen and total > MOST_SECONDS:
                 break
             chosen.append(test)
         return chosen

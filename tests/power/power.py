@@ -5,12 +5,12 @@
     python tests/power/power.py run --minutes 30    # mutants and reverts in random order
     python tests/power/power.py table               # tests/power/kills.csv and a summary
 
-A mutant is written into a clone of the commit, and the forty fastest of the tests that run its line are run in a
-process that is forked from one which has torch and the other libraries loaded, but none of the packages. Only tests
-count that pass in the same way without the change. The first failing test ends a mutant. With `--all` every test is
-run, and `table --all` lists what one test alone kills. Lines that tests run in other processes only are `uncovered`.
-Data are in build/power or `--data`; remove results.*.jsonl there to start anew, and record again after the packages
-have changed.
+A mutant is written into a clone of the commit, and forty of the tests that run its line, the fastest case of each
+function first, are run in a process that is forked from one which has torch and the other libraries loaded, but none
+of the packages. Only tests count that pass in the same way without the change. The first failing test ends a mutant.
+With `--all` every test is run, and `table --all` lists what one test alone kills. Lines that tests run in other
+processes only are `uncovered`. Data are in build/power or `--data`; remove results.*.jsonl there to start anew, and
+the rest too after the packages have changed.
 
 mutmut calls every function through another one that chooses the mutant, which `torch.export` and signatures see, and
 cosmic-ray starts a process for each mutant; hence this program.
@@ -39,6 +39,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 MARKS = "not slow and not zoo and not gpu"
 COLUMNS = ("id", "operator", "before", "after", "covering", "run", "outcome", "killers", "killed_by")
+REVERTED = 3  # so many times the tests of a mutant are run on a reverted commit, which changes more
 LONGEST = 80  # letters of a text in the table
 
 
@@ -49,6 +50,7 @@ def record(options: argparse.Namespace) -> None:
     path = os.pathsep.join(filter(None, (str(ROOT), str(HERE), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "POWER_DATA": str(folder), "PYTHONPATH": path}
     workers = ["-n", str(options.workers), "--dist", "worksteal"]
+    # Tests may fail; those do not count.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "covered_by_test", "-m", MARKS]
     subprocess.run([*command, *workers, *options.tests_of], cwd=ROOT, env=environment, check=False)
 
@@ -94,46 +96,40 @@ class Worker:
     def outcome(self, change: Mutant | Revert) -> dict[str, Any]:
         """Return the row of a change."""
         start = time.monotonic()
-        lines = self.tree.mutate(change) if isinstance(change, Mutant) else self.tree.revert(change)
+        lines = self.tree.apply(change)
         originals = {file: self.tree.original(file) for file in lines}
-        per_file = [self.covering.tests(file, originals[file], lines[file]) for file in lines]
-        tests = sorted({test for tests in per_file for test in tests}, key=self.covering.seconds.__getitem__)
+        covering = [self.covering.tests(file, originals[file], lines[file]) for file in lines]
+        tests = set[str]().union(*covering)
+        count = self.options.tests * (1 if isinstance(change, Mutant) else REVERTED)
         chosen: list[str] = []
         killed: list[str] = []
         while tests and not killed:
-            chosen = self.covering.fastest(tests, self.options.tests)
+            chosen = self.covering.fastest(tests, count)
             killed = failing(self.tree.folder, chosen, every=self.options.all, seconds=self.limit(chosen))
             if not killed:
                 break
             self.tree.restore()
             if anyway := self.fails_anyway(killed, chosen):
                 killed = [test for test in killed if test not in anyway]
-                tests = [test for test in tests if test not in anyway]
+                tests -= anyway
                 if not killed:
-                    _ = self.tree.mutate(change) if isinstance(change, Mutant) else self.tree.revert(change)
+                    self.tree.apply(change)
         self.tree.restore()
-        reason = "does not revert" if not lines else "uncovered" if not tests else "killed" if killed else "survived"
+        outcome = "does not revert" if not lines else "uncovered" if not tests else "killed" if killed else "survived"
         row: dict[str, Any] = {"id": change.name, "file": next(iter(lines), ""), "operator": "revert"}
         row |= {"before": getattr(change, "title", ""), "after": ""}
         if isinstance(change, Mutant):
             first, last = change.place(originals[change.file])
             before = originals[change.file][first:last].decode()
             row |= {"operator": change.operator, "before": before, "after": change.after}
-        row |= {
-            "covering": len(tests),
-            "run": len(chosen),
-            "outcome": reason,
-            "killers": len(killed),
-            "killed_by": killed,
-        }
-        return row | {
-            "seconds": round(time.monotonic() - start, 1),
-            "commit": self.tree.git("rev-parse", "HEAD").strip(),
-        }
+        row |= {"covering": len(tests), "run": len(chosen), "outcome": outcome}
+        row |= {"killers": len(killed), "killed_by": killed, "seconds": round(time.monotonic() - start, 1)}
+        return row | {"commit": self.tree.git("rev-parse", "HEAD").strip()}
 
 
 def results_file(options: argparse.Namespace) -> Path:
-    return options.data / f"results.{options.seed}.{'all' if options.all else 'first'}.jsonl"
+    data: Path = options.data
+    return data / f"results.{options.seed}.{'all' if options.all else 'first'}.jsonl"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -166,7 +162,7 @@ def table(options: argparse.Namespace) -> None:
     """Write the table of kills, and print the counts of each package and what survived."""
     rows = sorted(rows_of(results_file(options)), key=lambda row: row["id"])
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    with (HERE / "kills.csv").open("w", newline="") as file:
+    with options.table.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
@@ -205,6 +201,7 @@ def main() -> None:
     parser.add_argument("command", choices=("record", "run", "table"))
     parser.add_argument("tests_of", nargs="*", default=["tests"], help="files whose tests are recorded")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "power")
+    parser.add_argument("--table", type=Path, default=HERE / "kills.csv", help="where the table is written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=240)
     parser.add_argument("--tests", type=int, default=40, help="tests of a mutant")
@@ -212,7 +209,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no change after them")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="run every test of a mutant, also after one has failed")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.data = options.data.resolve()
     {"record": record, "run": run, "table": table}[options.command](options)
 

@@ -50,15 +50,18 @@ class Tree:
     def source(self, file: str) -> bytes:
         return (self.folder / file).read_bytes()
 
-    def mutate(self, mutant: Mutant) -> dict[str, list[int]]:
-        """Write a mutant; return the lines it changes of each file, as they were."""
+    def apply(self, change: Mutant | Revert) -> dict[str, list[int]]:
+        """Change the files; return the lines of each that are changed, by their numbers before."""
+        return self._mutate(change) if isinstance(change, Mutant) else self._revert(change)
+
+    def _mutate(self, mutant: Mutant) -> dict[str, list[int]]:
         self.changed = [mutant.file]
         (self.folder / mutant.file).write_bytes(mutant.of(self.source(mutant.file)))
         self._touch()
         return {mutant.file: [mutant.start[0]]}
 
-    def revert(self, revert: Revert) -> dict[str, list[int]]:
-        """Take a commit's changes back, and return the lines that this changes: none where it conflicts."""
+    def _revert(self, revert: Revert) -> dict[str, list[int]]:
+        """Return no lines where the commit conflicts with later ones."""
         reverted = subprocess.run(
             ["git", "revert", "--no-commit", revert.commit], cwd=self.folder, capture_output=True
         )
