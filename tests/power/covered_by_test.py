@@ -42,7 +42,7 @@ def save() -> None:
 
 
 def seconds() -> float:
-    """Return the seconds on a core of this process and of those that have ended in it, however busy the machine is."""
+    """Return the seconds on a core of this process and of its children, which a busy machine does not change."""
     return sum(os.times()[:4])
 
 
