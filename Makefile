@@ -12,7 +12,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census names lint format bench evidence campaign campaign-save clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo census names lint format bench evidence campaign campaign-save clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-gpu   the tests on a CUDA card; they take some minutes"
 	@echo "make fuzz       10,000 wrong command lines, files, texts and tensors: none may end in a traceback"
 	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
+	@echo "make power      mutants and reverted fixes, and which tests notice them; resumes; takes hours"
 	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
 	@echo "make docs       the site, from docs and mkdocs.yml, in site/; strict: a warning is an error"
@@ -63,6 +64,13 @@ fuzz: $(INSTALLED)
 faults: $(INSTALLED)
 	PYTHONPATH=tests:tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
 	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
+
+# `make power POWER="--minutes 30"` takes a part. Which lines each test runs is recorded once.
+power: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet coverage
+	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py record
+	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py run $(POWER)
+	$(BIN)/python tests/power/power.py table
 
 # Older libraries warn of what they use of one another.
 lowest:
