@@ -122,10 +122,18 @@ def test_a_draw_above_the_limit_before_the_first_update_has_diverged_and_has_no_
     monkeypatch.setattr(single_updates, "find_divergence", partial(find_divergence, limit=0.0))
     evidence = carried_out("understanding-bn/figure-5", context, **TINY, minibatches=2)
     values = evidence.measured.set_index("quantity")["value"]
-    assert values["share of draws that diverge"] == 1
+    assert values["share of draws that diverge by an update"] == 0
     assert values["share of draws with a loss above the threshold before the first update"] == 1
     assert evidence.draw is None
-    assert {check.verdict for check in evidence.checks if "by an update" in check.claim} == {"inconclusive"}
+    assert {check.verdict for check in evidence.checks} == {"inconclusive"}
+
+
+def test_only_draws_below_the_limit_can_fail_to_diverge() -> None:
+    """Of five draws two start above it, two diverge by an update, and one does not diverge."""
+    four = single_updates.Divergence(5, 20, (0, 3, 0, 1), ()).diverges()
+    assert (four.verdict, four.numbers["draws"]) == ("inconclusive", 3)
+    assert four.numbers["share_of_draws"] == pytest.approx(2 / 3)
+    assert single_updates.Divergence(4, 20, (0, 3, 0, 1), ()).diverges().verdict == "holds"
 
 
 def test_networks_above_the_limit_at_their_start_have_no_largest_rate() -> None:
