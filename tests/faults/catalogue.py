@@ -30,7 +30,7 @@ MODULES = (
     ),
     *(f"kinds.{name}" for name in ("batches", "gradients", "depth", "training", "healthy")),
     "reports",
-    *(f"checks.{name}" for name in ()),
+    *(f"checks.{name}" for name in ("axes", "direction", "losses", "outputs", "leaks", "data", "information", "modes")),
 )
 
 
@@ -202,19 +202,27 @@ def healthy(
     return added
 
 
-def row_of_kinds(name: str, causes: tuple[str, ...], half: Half, build: Callable[[], Training]) -> None:
-    """Add a broken training without a twin whose causes are kinds of findings, or a healthy one if there are none.
+def row_of_kinds(
+    name: str,
+    causes: tuple[str, ...],
+    half: Half,
+    build: Callable[[], Training | Loop],
+    twin: Callable[[], Training | Loop] | None = None,
+    says: str = "",
+) -> None:
+    """Add a broken training whose causes are kinds of findings, or a healthy one if there are none.
 
-    Its success is 1 - loss / loss at the start, after 60 steps.
+    Its success is 1 - loss / loss at the start, after 60 steps. `says` is a regular expression of what the finding
+    must say as well.
     """
 
-    def builder(broken: bool) -> Training:
-        return build()
+    def builder(broken: bool) -> Training | Loop:
+        return build() if broken or twin is None else twin()
 
     builder.__module__ = build.__module__
-    truth = Truth.of_kinds(causes) if causes else None
+    truth = Truth.of_kinds(causes, says) if causes else None
     kind = causes[0] if causes else "healthy"
-    add(Case(name, kind, OLDER, build.__doc__ or "", builder, truth, half, False, 60, 0.0, 0.5))
+    add(Case(name, kind, OLDER, build.__doc__ or "", builder, truth, half, twin is not None, 60, 0.0, 0.5))
 
 
 def catalogue(half: Half | Literal["all"] = "all", names: Sequence[str] = ()) -> list[Case]:

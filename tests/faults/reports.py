@@ -32,9 +32,11 @@ def _blobs(step: int, count: int = 32, apart: bool = False) -> Batch:
     images = masks * 0.8 + 0.3 * torch.randn(count, 1, 16, 16, generator=source)
     of_images = torch.randint(-6, 7, (count, 2), generator=source)
     of_masks = torch.randint(-6, 7, (count, 2), generator=source) if apart else of_images
-    pairs = ((images, of_images), (masks, of_masks))
-    first, second = (torch.stack([torch.roll(x, tuple(d.tolist()), (1, 2)) for x, d in zip(*p)]) for p in pairs)
-    return first, second
+
+    def moved(pictures: Tensor, shifts: Tensor) -> Tensor:
+        return torch.stack([x.roll(tuple(shift), (1, 2)) for x, shift in zip(pictures, shifts.tolist(), strict=True)])
+
+    return moved(images, of_images), moved(masks, of_masks)
 
 
 def _segmentation(loss: object, apart: bool) -> Training:
@@ -81,7 +83,7 @@ def coefficient_as_loss(broken: bool) -> Training:
     "loss",
     thread("PPO learns slowly", "https://github.com/RITCHIEHuang/DeepRL_Algorithms/issues/13"),
     ("label_shape",),
-    bars=(0.5, 0.4),
+    bars=(0.8, 0.6),
 )
 def advantages_in_a_column(broken: bool) -> Training:
     """Advantages are (N, 1) and ratios (N,): their product is N × N, and its mean is that of zero."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import TimeoutError as LimitReached
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pebble import ProcessExpired, ProcessPool
 
-from tests.faults.catalogue import MODULES, Case, Loop, catalogue
+from tests.faults.catalogue import MODULES, Case, Loop, Training, catalogue
 from tests.faults.diagnosers import Diagnoser, diagnoser_of
 from tests.faults.truth import Verdict
 
@@ -80,9 +80,14 @@ def applies(diagnoser: Diagnoser, case: Case) -> bool:
     )
 
 
-def asked(diagnoser: Diagnoser, case: Case, variant: Variant) -> Answer:
-    """Return the answer of a diagnoser, in this process; exceptions become the answer's error."""
+def asked(diagnoser: Diagnoser, case: Case, variant: Variant, **options: Any) -> Answer:
+    """Return the answer of a diagnoser, in this process; exceptions become the answer's error.
+
+    Options are further arguments of `normless.diagnose`.
+    """
     training = case.build(broken=variant == "broken")
+    if isinstance(training, Training):
+        training.options = {**training.options, **options}
     texts: Sequence[str] = ()
     torch.manual_seed(2)
     try:

@@ -54,9 +54,10 @@ class Truth:
     symptom: str = NOT_FITTED
 
     @classmethod
-    def of_kinds(cls, kinds: Sequence[str]) -> Truth:
-        """Return the truth of an answer of normless, which must have one of these kinds."""
-        return cls(rf"kind='(?:{'|'.join(kinds)})'", symptom=NOTHING)
+    def of_kinds(cls, kinds: Sequence[str], says: str = "") -> Truth:
+        """Return the truth of an answer of normless, which must have one of these kinds, and say this."""
+        cause = rf"kind='(?:{'|'.join(kinds)})'"
+        return cls(cause + f"(?s:.*(?:{says}))" if says else cause, symptom=NOTHING)
 
     @property
     def is_kinds(self) -> bool:
