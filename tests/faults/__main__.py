@@ -65,7 +65,7 @@ def main() -> int:
         "--diagnoser", action="append", default=[], help=f"{', '.join(DIAGNOSERS)}, or module:function"
     )
     parser.add_argument("--half", choices=("seen", "held", "all"), default="seen")
-    parser.add_argument("--set", choices=("published", "kinds", "reports"), help="only these rows")
+    parser.add_argument("--set", choices=("published", "kinds", "reports", "checks"), help="only these rows")
     parser.add_argument("--names", nargs="*", default=[], help="only these rows")
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one question")

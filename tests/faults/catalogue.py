@@ -30,7 +30,24 @@ MODULES = (
     ),
     *(f"kinds.{name}" for name in ("batches", "gradients", "depth", "training", "healthy")),
     "reports",
-    *(f"checks.{name}" for name in ("axes", "direction", "losses", "outputs", "leaks", "data", "information", "modes")),
+    *(
+        f"checks.{name}"
+        for name in (
+            *(
+                "axes",
+                "direction",
+                "losses",
+                "outputs",
+                "leaks",
+                "data",
+                "information",
+                "modes",
+                "weights",
+                "settings",
+            ),
+            *("odd_forms", "odd_networks", "odd_objectives", "loops"),
+        )
+    ),
 )
 
 
@@ -67,13 +84,16 @@ class Loop:
         optimizer: the optimizer, as it is before the loop.
         run: called as `run(model, batches, optimizer, observe)`; it calls `observe(loss)` once per batch.
         success: returns a number, 1 at best and 0 for guessing, of the network as it is now.
+        by_findings: whether the findings of a watch are its answer, except for those of the size of updates, and
+            not its messages.
     """
 
     model: nn.Module
     batches: Sequence[Batch]
-    optimizer: Optimizer
+    optimizer: Optimizer | None
     run: Callable[[nn.Module, Sequence[Batch], Optimizer, Observe], None]
     success: Callable[[], float]
+    by_findings: bool = False
 
 
 Builder = Callable[[bool], Training | Loop]
@@ -116,7 +136,7 @@ class Case:
 
     @property
     def set(self) -> str:
-        """Return `published`, `kinds` or `reports`."""
+        """Return `published`, `kinds`, `reports` or `checks`."""
         return self.builder.__module__.split(".")[2]
 
     @property
@@ -209,6 +229,7 @@ def row_of_kinds(
     build: Callable[[], Training | Loop],
     twin: Callable[[], Training | Loop] | None = None,
     says: str = "",
+    in_loop: bool = False,
 ) -> None:
     """Add a broken training whose causes are kinds of findings, or a healthy one if there are none.
 
@@ -221,7 +242,7 @@ def row_of_kinds(
 
     builder.__module__ = build.__module__
     truth = Truth.of_kinds(causes, says) if causes else None
-    kind = causes[0] if causes else "healthy"
+    kind = "loop" if in_loop else causes[0] if causes else "healthy"
     add(Case(name, kind, OLDER, build.__doc__ or "", builder, truth, half, twin is not None, 60, 0.0, 0.5))
 
 

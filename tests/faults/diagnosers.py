@@ -60,7 +60,7 @@ def normless_diagnose(training: Training) -> list[str]:
 
 
 def normless_watch(loop: Loop) -> list[str]:
-    """Return the messages of `normless.watch`."""
+    """Return the messages of `normless.watch`, or its findings where the row asks for them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with nl.watch(loop.model) as watch:
@@ -69,7 +69,9 @@ def normless_watch(loop: Loop) -> list[str]:
                 watch.loss(loss)
 
             loop.run(loop.model, loop.batches, loop.optimizer, observe)
-    return [str(message) for message in watch.messages]
+    if not loop.by_findings:
+        return [str(message) for message in watch.messages]
+    return [str(found) for found in watch.findings if found.kind not in ("large_updates", "small_updates", "jump")]
 
 
 def on_one_batch(training: Training, steps: int) -> list[float]:

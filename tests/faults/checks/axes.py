@@ -75,9 +75,7 @@ def _tagger():
     ids = torch.randint(1, 12, (14, 16), generator=source)
     ids[torch.arange(14)[:, None] >= torch.randint(4, 14, (16,), generator=source)] = 0
     model = module(forward, embed=nn.Embedding(12, 16), layer=nn.GRU(16, 16), head=nn.Linear(16, 3))
-    return given(
-        model, ids, ids % 3, lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten())
-    )
+    return given(model, ids, ids % 3, lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten()))
 
 
 check("similarities_of_all_pairs", "", _pairs)

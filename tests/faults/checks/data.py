@@ -11,7 +11,7 @@ from tests.faults.training import module
 
 def _columns(change, norm=False):
     torch.manual_seed(0)
-    model = nn.Sequential(*([nn.BatchNorm1d(6)] if norm else []), layers(6, 32, 32, 4, act=nn.Tanh))
+    model = nn.Sequential(*([nn.BatchNorm1d(6)] if norm else []), layers(6, 32, 32, 4))
     x, y = numbers(64, 6, 4)
     return given(model, change(x), y)
 
@@ -26,9 +26,7 @@ for name, words, change in (
     broken = lambda change=change: _columns(change)  # noqa: E731
     twins = {"amount_beside_shares": lambda: _columns(lambda x: x)}
     check(name, "unscaled_inputs", broken, twins.get(name), words)
-for name in ("years", "amount"):
-    change = (lambda x: x + 2000) if name == "years" else (lambda x: torch.cat([x[:, :1] * 3e4, x[:, 1:]], 1))
-    check(f"{name}_before_a_norm", "", lambda change=change: _columns(change, norm=True))
+check("years_before_a_norm", "", lambda: _columns(lambda x: x + 2000, norm=True))
 check(
     "one_hot_inputs_of_many_columns",
     "",
@@ -63,7 +61,11 @@ def _denoiser(kind):
         x = signs + torch.logspace(-2, 1.9, 64)[:, None] * noise
     if kind == "values":
         x, y = 127.5 * (signs + 1), signs
-    first = [nn.LayerNorm(32), nn.Linear(32, 64)] if kind in ("exploding", "values") else [nn.Linear(32, 64), nn.LayerNorm(64)]
+    first = (
+        [nn.LayerNorm(32), nn.Linear(32, 64)]
+        if kind in ("exploding", "values")
+        else [nn.Linear(32, 64), nn.LayerNorm(64)]
+    )
     return given(nn.Sequential(*first, nn.Tanh(), nn.Linear(64, 32)), x, y, F.mse_loss)
 
 

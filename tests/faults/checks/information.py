@@ -25,17 +25,8 @@ def _gated():
     return given(module(forward, body=nn.Linear(12, 32), gate=nn.Linear(32, 1), head=nn.Linear(32, 6)), *numbers())
 
 
-def _line():
-    """One unit that suffices."""
-    torch.manual_seed(0)
-    x = torch.linspace(-1, 1, 64)[:, None] * torch.arange(1, 13)[None] / 6
-    model = nn.Sequential(nn.Linear(12, 1), nn.Linear(1, 12))
-    return given(model, x, x, F.mse_loss, adam(0.1), trial_steps=60)
-
-
 check("one_hidden_unit", "one_unit", lambda: _narrow(1), lambda: _narrow(16), r"where=\('2',\)")
 check("gate_of_one_unit", "", _gated)
-check("one_unit_that_suffices", "", _line)
 
 
 def _reader(positions, attends=True, ordered=True):
@@ -148,27 +139,6 @@ def _two(second):
 
 check("argument_thrown_away", "discarded_input", lambda: _two("discarded"), lambda: _two("used"))
 check("argument_never_read", "", lambda: _two("never read"))
-
-
-def _recurrence(scale, target, linear=False, rate=1e-3):
-    """A recurrence of tanh or of no function, with a multiple of an orthogonal matrix."""
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        state = self.read(x[:, 0])
-        for place in range(1, x.shape[1]):
-            state = self.step(state) + self.read(x[:, place])
-            state = state if linear else state.tanh()
-        return self.last(state)
-
-    model = module(forward, read=nn.Linear(4, 32), step=nn.Linear(32, 32, bias=False), last=nn.Linear(32, 4))
-    nn.init.orthogonal_(model.step.weight, scale)
-    torch.manual_seed(1)
-    x = torch.randn(64, 60, 4)
-    return given(model, x, x[:, target].argmax(1), optimizer=adam(rate), trial_steps=20)
-
-
-check("exploding_recurrence", "exploding_through_time", lambda: _recurrence(1.3, -1, True, 1e-2))
 
 
 def _triplets(is_equal):

@@ -59,7 +59,6 @@ OPEN, CAUSAL = {"diagonal": None}, {}
 checks(
     {
         "no_causal_mask": ("sees_future", (OPEN, SHIFTED, _per_token), (CAUSAL, SHIFTED, _per_token)),
-        "causal_mask_of_one_more": ("sees_future", ({"diagonal": 2}, SHIFTED, _per_token)),
         "norm_over_positions": ("sees_future", ({"between": _over_positions}, SHIFTED, _per_token)),
         "no_causal_mask_flat_targets": (
             "sees_future",
@@ -83,11 +82,20 @@ checks(
     _language,
 )
 
+check(
+    "causal_mask_of_one_more",
+    "sees_future",
+    lambda: _language(({"diagonal": 2}, SHIFTED, _per_token)),
+    says="one position",
+)
+
 
 def _masked(visible):
     x = _tokens(24, 12)
     hidden = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < 0.2
-    return given(_attention(None), x if visible else torch.where(hidden, 0, x), torch.where(hidden, x, -100), _per_token)
+    return given(
+        _attention(None), x if visible else torch.where(hidden, 0, x), torch.where(hidden, x, -100), _per_token
+    )
 
 
 check("masked_tokens_that_are_visible", "visible_targets", lambda: _masked(True), lambda: _masked(False))

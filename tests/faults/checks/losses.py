@@ -129,7 +129,12 @@ def _ignoring(form):
     return _tagged(False, labels, tokens, ignore_index=0)
 
 
-check("ignored_class_of_tokens", "ignored_class", lambda: _ignoring("a class"), lambda: _ignoring("the end of sequences"))
+check(
+    "ignored_class_of_tokens",
+    "ignored_class",
+    lambda: _ignoring("a class"),
+    lambda: _ignoring("the end of sequences"),
+)
 check("ignored_token_that_is_read", "", lambda: _ignoring("a token that is read"))
 
 

@@ -138,7 +138,9 @@ def _in_place(norm, activation):
     return given(module(forward, **convs, norm=norm, act=activation, head=nn.Linear(8, 10)), *_images(16))
 
 
-for number, norm in enumerate((lambda: nn.InstanceNorm2d(8, affine=True), lambda: nn.InstanceNorm2d(8), lambda: nn.GroupNorm(2, 8))):
+for number, norm in enumerate(
+    (lambda: nn.InstanceNorm2d(8, affine=True), lambda: nn.InstanceNorm2d(8), lambda: nn.GroupNorm(2, 8))
+):
     for act in (nn.ReLU, nn.LeakyReLU, nn.SiLU):
         name = f"{act.__name__.lower()}_in_place_after_norm_{number}"
         check(name, "", lambda norm=norm, act=act: _in_place(norm(), act(inplace=True)))
@@ -199,7 +201,9 @@ def _momentum(momentum, steps):
 check("momentum_of_a_thousandth", "lagging_statistics", lambda: _momentum(0.001, 60), lambda: _momentum(0.1, 60))
 # A momentum of 0.01 is torchvision's for some networks; it lags for a while, as any average does.
 check("momentum_of_a_hundredth", "", lambda: _momentum(0.01, 60))
-check("momentum_of_all_but_a_hundredth", "last_batch_statistics", lambda: _momentum(0.99, 0), lambda: _momentum(1.0, 0))
+check(
+    "momentum_of_all_but_a_hundredth", "last_batch_statistics", lambda: _momentum(0.99, 0), lambda: _momentum(1.0, 0)
+)
 
 
 def _carried(detached, remembers=True):
@@ -215,5 +219,11 @@ def _carried(detached, remembers=True):
     return given(model, torch.randn(24, 6, 4), torch.arange(24) % 3)
 
 
-check("state_with_its_graph", "undetached_state", lambda: _carried(False), lambda: _carried(True), r"where=\('hidden',\)")
+check(
+    "state_with_its_graph",
+    "undetached_state",
+    lambda: _carried(False),
+    lambda: _carried(True),
+    r"where=\('hidden',\)",
+)
 check("state_that_is_never_read", "", lambda: _carried(False, remembers=False))

@@ -1,6 +1,4 @@
-"""Healthy trainings of unusual forms: inputs, outputs and losses; others register theirs here."""
-
-from __future__ import annotations
+"""Healthy trainings of unusual forms: inputs, outputs and losses."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,13 +9,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam, Optimizer
 
-Training = tuple[nn.Module, Any, Callable[..., Tensor], Optimizer]
-TRAININGS: dict[str, Callable[[], Training]] = {}
+from tests.faults.catalogue import Training, row_of_kinds
+from tests.faults.training import module
 
 
-def training(build: Callable[[], Training]) -> Callable[[], Training]:
-    """Register a training under the name of its function."""
-    TRAININGS[build.__name__] = build
+def training(build: Callable[[], tuple[Any, ...]]) -> Callable[[], tuple[Any, ...]]:
+    """Add a healthy row of the network, the batch, the loss and the optimizer that a function returns."""
+
+    def make() -> Training:
+        model, batch, loss, optimizer = build()
+        return Training(model, batch, loss, optimizer, lambda: float("nan"))
+
+    make.__module__ = build.__module__
+    row_of_kinds(build.__name__, (), "seen", make)
     return build
 
 
@@ -32,17 +36,9 @@ def body(width: int = 8, hidden: int = 32, out: int = 4) -> nn.Sequential:
     )
 
 
-class Calls(nn.Module):
-    """A module that computes a function of itself and its inputs."""
-
-    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self, *args, **kwargs)
+def calls(function: Callable[..., Any], **parts: Any) -> nn.Module:
+    """Return a module that computes a function of itself and its inputs."""
+    return module(lambda self, *args: function(self, *args), **parts)
 
 
 def adam(model: nn.Module, rate: float = 3e-3) -> Optimizer:
@@ -50,49 +46,49 @@ def adam(model: nn.Module, rate: float = 3e-3) -> Optimizer:
 
 
 @training
-def numbers_of_one_axis() -> Training:
-    model = Calls(lambda self, x: self.body(x).squeeze(-1), body=body(out=1))
+def numbers_of_one_axis() -> tuple:
+    model = calls(lambda self, x: self.body(x).squeeze(-1), body=body(out=1))
     x = torch.randn(32, 8)
     return model, (x, x[:, 0] * x[:, 1]), F.mse_loss, adam(model)
 
 
 @training
-def positive_rates() -> Training:
-    model = Calls(lambda self, x: self.body(x).squeeze(-1), body=body(out=1))
+def positive_rates() -> tuple:
+    model = calls(lambda self, x: self.body(x).squeeze(-1), body=body(out=1))
     x = torch.randn(32, 8)
     return model, (x, x[:, 0].exp().round()), nn.PoissonNLLLoss(), adam(model)
 
 
 @training
-def binary_logits() -> Training:
-    model = Calls(lambda self, x: self.body(x)[:, 0], body=body(out=1))
+def binary_logits() -> tuple:
+    model = calls(lambda self, x: self.body(x)[:, 0], body=body(out=1))
     x = torch.randn(32, 8)
     return model, (x, (x[:, 0] > 0).float()), F.binary_cross_entropy_with_logits, adam(model)
 
 
 @training
-def a_loss_as_output() -> Training:
-    model = Calls(lambda self, x, y: F.cross_entropy(self.body(x), y), body=body())
+def a_loss_as_output() -> tuple:
+    model = calls(lambda self, x, y: F.cross_entropy(self.body(x), y), body=body())
     return model, (labelled(), None), lambda output, _: output, adam(model)
 
 
 @training
-def a_dictionary_of_losses() -> Training:
-    def run(self: Any, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+def a_dictionary_of_losses():
+    def run(self, x, y):
         features = self.body(x)
         return {"classes": F.cross_entropy(features, y), "size": 0.01 * features.square().mean()}
 
-    model = Calls(run, body=body())
+    model = calls(run, body=body())
     return model, (labelled(), torch.zeros(1)), lambda losses, _: sum(losses.values()), adam(model)
 
 
 @training
-def two_heads() -> Training:
-    def run(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+def two_heads():
+    def run(self, x):
         features = self.body(x)
         return self.first(features), self.second(features).squeeze(-1)
 
-    model = Calls(
+    model = calls(
         run, body=nn.Sequential(nn.Linear(8, 32), nn.ReLU()), first=nn.Linear(32, 4), second=nn.Linear(32, 1)
     )
     x, y = labelled()
@@ -105,16 +101,16 @@ def two_heads() -> Training:
 
 
 @training
-def an_object() -> Training:
-    model = Calls(lambda self, x: SimpleNamespace(logits=self.body(x), hidden=x), body=body())
+def an_object() -> tuple:
+    model = calls(lambda self, x: SimpleNamespace(logits=self.body(x), hidden=x), body=body())
     return model, labelled(), lambda out, y: F.cross_entropy(out.logits, y), adam(model)
 
 
 @training
-def the_whole_batch() -> Training:
-    model = Calls(lambda self, x: self.body(x), body=body(out=8))
+def the_whole_batch() -> tuple:
+    model = calls(lambda self, x: self.body(x), body=body(out=8))
 
-    def loss(outputs: Tensor, batch: Any) -> Tensor:
+    def loss(outputs, batch):
         return F.mse_loss(outputs, batch[0].roll(1, 1).tanh())
 
     x, y = labelled()
@@ -122,11 +118,11 @@ def the_whole_batch() -> Training:
 
 
 @training
-def pairs_in_a_contrastive_loss() -> Training:
-    model = Calls(lambda self, a, b: (self.body(a), self.body(b)), body=body(out=16))
+def pairs_in_a_contrastive_loss() -> tuple:
+    model = calls(lambda self, a, b: (self.body(a), self.body(b)), body=body(out=16))
     a = torch.randn(16, 8)
 
-    def loss(outputs: Any, _: Any) -> Tensor:
+    def loss(outputs, _):
         first, second = (F.normalize(part, dim=1) for part in outputs)
         return F.cross_entropy(first @ second.T / 0.1, torch.arange(16))
 
@@ -134,63 +130,63 @@ def pairs_in_a_contrastive_loss() -> Training:
 
 
 @training
-def triplets() -> Training:
-    model = Calls(lambda self, a, b, c: tuple(map(self.body, (a, b, c))), body=body(out=16))
+def triplets() -> tuple:
+    model = calls(lambda self, a, b, c: tuple(map(self.body, (a, b, c))), body=body(out=16))
     a = torch.randn(16, 8)
     batch = (a, a + 0.1 * torch.randn(16, 8), torch.randn(16, 8))
     return model, (batch, None), lambda out, _: F.triplet_margin_loss(*out), adam(model)
 
 
 @training
-def a_graph() -> Training:
-    def run(self: Any, x: Tensor, edges: Tensor) -> Tensor:
+def a_graph():
+    def run(self, x, edges):
         degree = torch.zeros(len(x)).index_add(0, edges[1], torch.ones(edges.shape[1])).clamp(min=1)
         for layer in self.layers:
             mean = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]) / degree[:, None]
             x = layer(torch.cat([x, mean], 1)).relu()
         return self.head(x)
 
-    model = Calls(run, layers=nn.ModuleList([nn.Linear(16, 8), nn.Linear(16, 8)]), head=nn.Linear(8, 3))
+    model = calls(run, layers=nn.ModuleList([nn.Linear(16, 8), nn.Linear(16, 8)]), head=nn.Linear(8, 3))
     edges = torch.randint(30, (2, 90))
     return model, ((torch.randn(30, 8), edges), torch.arange(30) % 3), F.cross_entropy, adam(model, 1e-2)
 
 
 @training
-def graphs_that_are_pooled() -> Training:
-    def run(self: Any, x: Tensor, edges: Tensor, of: Tensor) -> Tensor:
+def graphs_that_are_pooled():
+    def run(self, x, edges, of):
         x = self.first(x).relu()
         x = x + torch.zeros_like(x).index_add(0, edges[1], self.second(x)[edges[0]])
         return self.head(torch.zeros(10, 16).index_add(0, of, x))
 
-    model = Calls(run, first=nn.Linear(8, 16), second=nn.Linear(16, 16), head=nn.Linear(16, 2))
+    model = calls(run, first=nn.Linear(8, 16), second=nn.Linear(16, 16), head=nn.Linear(16, 2))
     batch = torch.randn(60, 8), torch.randint(60, (2, 120)), torch.arange(10).repeat_interleave(6)
     return model, (batch, torch.arange(10) % 2), F.cross_entropy, adam(model, 1e-2)
 
 
 @training
-def time_on_the_first_axis() -> Training:
-    model = Calls(lambda self, x: self.head(self.rnn(x)[0][-1]), rnn=nn.GRU(4, 32), head=nn.Linear(32, 3))
+def time_on_the_first_axis() -> tuple:
+    model = calls(lambda self, x: self.head(self.rnn(x)[0][-1]), rnn=nn.GRU(4, 32), head=nn.Linear(32, 3))
     x = torch.randn(7, 24, 4)
     return model, (x, x[-1, :, :3].argmax(1)), F.cross_entropy, adam(model, 1e-2)
 
 
 @training
-def packed_sequences() -> Training:
-    def run(self: Any, x: Tensor, lengths: Tensor) -> Tensor:
+def packed_sequences():
+    def run(self, x, lengths):
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         return self.head(self.rnn(packed)[1][0][-1])
 
-    model = Calls(run, rnn=nn.LSTM(4, 32, batch_first=True), head=nn.Linear(32, 3))
+    model = calls(run, rnn=nn.LSTM(4, 32, batch_first=True), head=nn.Linear(32, 3))
     x = torch.randn(24, 7, 4)
     return model, ((x, torch.arange(24) % 5 + 3), x[:, 0, :3].argmax(1)), F.cross_entropy, adam(model, 1e-2)
 
 
 @training
-def alignments() -> Training:
-    def loss(outputs: Tensor, targets: Any) -> Tensor:
+def alignments():
+    def loss(outputs, targets):
         return F.ctc_loss(outputs.log_softmax(-1).transpose(0, 1), *targets, blank=0)
 
-    model = Calls(
+    model = calls(
         lambda self, x: self.head(self.rnn(x)[0]), rnn=nn.GRU(4, 32, batch_first=True), head=nn.Linear(32, 6)
     )
     targets = torch.randint(1, 6, (8, 4)), torch.full((8,), 20), torch.full((8,), 4)

@@ -1,17 +1,16 @@
 """Healthy trainings of unusual parameters, forward passes and optimizers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
-from odd_trainings import Calls, Training, adam, body, labelled, training
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.optim import LBFGS, SGD, Adam, AdamW
 from torch.utils.checkpoint import checkpoint
+
+from tests.faults.checks.odd_forms import adam, body, calls, labelled, training
 
 
 class LowRank(nn.Module):
@@ -24,20 +23,20 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(torch.zeros(layer.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + 2 * x @ self.down.T @ self.up.T  # type: ignore[no-any-return]
+        return self.layer(x) + 2 * x @ self.down.T @ self.up.T
 
 
 @training
-def low_rank_adapters() -> Training:
+def low_rank_adapters() -> tuple:
     model = body()
     for place in (0, 2, 4):
-        model[place] = LowRank(model[place])  # type: ignore[arg-type]
+        model[place] = LowRank(model[place])
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return model, labelled(), F.cross_entropy, Adam(trained, 1e-2)
 
 
 @training
-def adapters_of_half_precision_weights() -> Training:
+def adapters_of_half_precision_weights() -> tuple:
     model = nn.Sequential(LowRank(nn.Linear(8, 32)), nn.ReLU(), nn.Linear(32, 4))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("layer" not in name)
@@ -46,9 +45,9 @@ def adapters_of_half_precision_weights() -> Training:
 
 
 @training
-def a_prompt_before_a_frozen_network() -> Training:
+def a_prompt_before_a_frozen_network():
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    model = Calls(
+    model = calls(
         lambda self, x: self.head(
             self.body(torch.cat([self.prompt.expand(len(x), -1, -1), self.words(x) + self.positions], 1))[:, 0]
         ),
@@ -59,19 +58,19 @@ def a_prompt_before_a_frozen_network() -> Training:
         head=nn.Linear(16, 3),
     )
     x = torch.randint(20, (24, 6))
-    return model, (x, x[:, 0] % 3), F.cross_entropy, Adam([model.prompt, *model.head.parameters()], 1e-2)  # type: ignore[list-item,union-attr]
+    return model, (x, x[:, 0] % 3), F.cross_entropy, Adam([model.prompt, *model.head.parameters()], 1e-2)
 
 
 @training
-def a_class_token_of_zeros() -> Training:
+def a_class_token_of_zeros():
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
 
-    def run(self: Any, x: Tensor) -> Tensor:
+    def run(self, x):
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
         return self.head(self.norm(self.body(x))[:, 0])
 
-    model = Calls(
+    model = calls(
         run,
         patches=nn.Conv2d(3, 16, 4, 4),
         token=nn.Parameter(torch.zeros(1, 1, 16)),
@@ -80,35 +79,35 @@ def a_class_token_of_zeros() -> Training:
         norm=nn.LayerNorm(16),
         head=nn.Linear(16, 4),
     )
-    nn.init.zeros_(model.head.weight)  # type: ignore[union-attr,arg-type]
+    nn.init.zeros_(model.head.weight)
     return model, (torch.randn(16, 3, 16, 16), torch.arange(16) % 4), F.cross_entropy, adam(model)
 
 
 @training
-def a_step_of_a_generator() -> Training:
+def a_step_of_a_generator():
     critic = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)).requires_grad_(False)
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8))
-    model = Calls(lambda self, z: self.critic(self.generator(z)), generator=generator, critic=critic)
+    model = calls(lambda self, z: self.critic(self.generator(z)), generator=generator, critic=critic)
     # Real ones, smoothed at random.
     batch = torch.randn(32, 4), 1 - 0.1 * torch.rand(32, 1)
     return model, batch, F.binary_cross_entropy_with_logits, Adam(generator.parameters(), 1e-3, betas=(0.5, 0.999))
 
 
 @training
-def a_critic_with_a_gradient_penalty() -> Training:
-    def run(self: Any, real: Tensor, fake: Tensor) -> Tensor:
+def a_critic_with_a_gradient_penalty():
+    def run(self, real, fake):
         between = ((real + fake) / 2).requires_grad_()
         (slope,) = torch.autograd.grad(self.body(between).sum(), between, create_graph=True)
         penalty = (slope.norm(dim=1) - 1).square().mean()
         return self.body(fake).mean() - self.body(real).mean() + 10 * penalty
 
-    model = Calls(run, body=nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)))
+    model = calls(run, body=nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)))
     batch = torch.randn(32, 8) + 1, torch.randn(32, 8)
     return model, (batch, None), lambda output, _: output, Adam(model.parameters(), 1e-3, betas=(0.0, 0.9))
 
 
 @training
-def a_closure() -> Training:
+def a_closure() -> tuple:
     model = body()
     return (
         model,
@@ -119,7 +118,7 @@ def a_closure() -> Training:
 
 
 @training
-def lazy_layers_after_a_call() -> Training:
+def lazy_layers_after_a_call() -> tuple:
     model = nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
     x = torch.randn(16, 3, 8, 8)
     model(x)
@@ -127,24 +126,24 @@ def lazy_layers_after_a_call() -> Training:
 
 
 @training
-def a_rounded_forward_pass() -> Training:
-    def run(self: Any, x: Tensor) -> Tensor:
+def a_rounded_forward_pass():
+    def run(self, x):
         for layer in self.layers[:-1]:
             scale = layer.weight.detach().abs().max() / 127
             rounded = layer.weight + ((layer.weight / scale).round() * scale - layer.weight).detach()
             x = F.linear(x, rounded, layer.bias).relu()
         return self.layers[-1](x)
 
-    model = Calls(run, layers=nn.ModuleList([nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 4)]))
+    model = calls(run, layers=nn.ModuleList([nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 4)]))
     return model, labelled(), F.cross_entropy, adam(model)
 
 
 @training
-def fake_quantization() -> Training:
+def fake_quantization():
     def quantized(x: Tensor) -> Tensor:
         return torch.fake_quantize_per_tensor_affine(x, 0.05, 0, -128, 127)
 
-    model = Calls(
+    model = calls(
         lambda self, x: self.last(quantized(self.first(quantized(x)).relu())),
         first=nn.Linear(8, 32),
         last=nn.Linear(32, 4),
@@ -153,45 +152,45 @@ def fake_quantization() -> Training:
 
 
 @training
-def weights_of_inference_mode() -> Training:
+def weights_of_inference_mode():
     with torch.inference_mode():
         frozen = nn.Linear(8, 32)
-    model = Calls(
+    model = calls(
         lambda self, x: self.head(F.relu(self.frozen(x))), frozen=frozen.requires_grad_(False), head=body(32)
     )
-    return model, labelled(), F.cross_entropy, Adam(model.head.parameters(), 1e-2)  # type: ignore[union-attr]
+    return model, labelled(), F.cross_entropy, Adam(model.head.parameters(), 1e-2)
 
 
 @training
-def low_precision() -> Training:
+def low_precision() -> tuple:
     model = body().to(torch.bfloat16)
     x, y = labelled()
     return model, (x.bfloat16(), y), F.cross_entropy, SGD(model.parameters(), 0.1)
 
 
 @training
-def autocast_in_the_forward_pass() -> Training:
-    def run(self: Any, x: Tensor) -> Tensor:
+def autocast_in_the_forward_pass():
+    def run(self, x):
         with torch.autocast("cpu", torch.bfloat16):
-            return self.body(x)  # type: ignore[no-any-return]
+            return self.body(x)
 
-    model = Calls(run, body=body())
+    model = calls(run, body=body())
     return model, labelled(), lambda out, y: F.cross_entropy(out.float(), y), adam(model)
 
 
 @training
-def complex_numbers() -> Training:
-    def run(self: Any, x: Tensor) -> Tensor:
+def complex_numbers():
+    def run(self, x):
         spectrum = torch.fft.rfft(x) * self.filter
         return self.head(torch.cat([torch.fft.irfft(spectrum), spectrum.abs()], 1))
 
-    model = Calls(run, filter=nn.Parameter(torch.randn(5, dtype=torch.complex64)), head=body(13))
+    model = calls(run, filter=nn.Parameter(torch.randn(5, dtype=torch.complex64)), head=body(13))
     return model, labelled(), F.cross_entropy, adam(model)
 
 
 @training
-def sparse_features() -> Training:
-    model = Calls(
+def sparse_features() -> tuple:
+    model = calls(
         lambda self, x: self.head(F.relu(torch.sparse.mm(x, self.weight) + self.bias)),
         weight=nn.Parameter(0.3 * torch.randn(40, 16)),
         bias=nn.Parameter(torch.zeros(16)),
@@ -202,15 +201,15 @@ def sparse_features() -> Training:
 
 
 @training
-def sparse_gradients() -> Training:
+def sparse_gradients() -> tuple:
     model = nn.Sequential(nn.Embedding(50, 16, sparse=True), nn.Flatten(), nn.Linear(96, 4))
     batch = torch.randint(50, (16, 6)), torch.arange(16) % 4
     return model, batch, F.cross_entropy, SGD(model.parameters(), 0.1)
 
 
 @training
-def a_block_that_is_called_twice() -> Training:
-    model = Calls(
+def a_block_that_is_called_twice() -> tuple:
+    model = calls(
         lambda self, x: self.head(self.block(self.block(self.first(x)).relu()).relu()),
         first=nn.Linear(8, 32),
         block=nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32)),
@@ -220,8 +219,8 @@ def a_block_that_is_called_twice() -> Training:
 
 
 @training
-def checkpointed_blocks() -> Training:
-    def run(self: Any, x: Tensor) -> Tensor:
+def checkpointed_blocks():
+    def run(self, x):
         for block in self.blocks:
             x = x + checkpoint(block, x, use_reentrant=False)
         return self.head(x)
@@ -229,18 +228,18 @@ def checkpointed_blocks() -> Training:
     blocks = nn.ModuleList(
         [nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)) for _ in "ab"]
     )
-    model = Calls(run, blocks=blocks, head=nn.Linear(8, 4))
+    model = calls(run, blocks=blocks, head=nn.Linear(8, 4))
     return model, labelled(), F.cross_entropy, adam(model, 1e-2)
 
 
 @training
-def a_compiled_network() -> Training:
+def a_compiled_network() -> tuple:
     model = torch.compile(body(), backend="eager")
-    return model, labelled(), F.cross_entropy, adam(model)  # type: ignore[return-value,arg-type]
+    return model, labelled(), F.cross_entropy, adam(model)
 
 
 @training
-def normalized_weights() -> Training:
+def normalized_weights() -> tuple:
     model = nn.Sequential(
         parametrizations.weight_norm(nn.Linear(8, 32)),
         nn.ReLU(),
@@ -254,20 +253,20 @@ def normalized_weights() -> Training:
 
 
 @training
-def a_wrapper() -> Training:
+def a_wrapper() -> tuple:
     model = nn.DataParallel(body())
     return model, labelled(), F.cross_entropy, adam(model)
 
 
 @training
-def weights_from_a_network() -> Training:
-    def run(self: Any, x: Tensor, task: Tensor) -> Tensor:
+def weights_from_a_network():
+    def run(self, x, task):
         own = self.maker(task)
         parameters = {"weight": own[: 8 * 4].view(4, 8), "bias": own[8 * 4 :]}
         return functional_call(self.layer[0], parameters, (x,))
 
     # In a tuple, the layer is no part of the network: its own parameters are never read.
-    model = Calls(run, maker=nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 36)), layer=(nn.Linear(8, 4),))
+    model = calls(run, maker=nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 36)), layer=(nn.Linear(8, 4),))
     x, y = labelled()
     return model, ((x, torch.randn(3)), y), F.cross_entropy, adam(model, 1e-2)
 
@@ -281,14 +280,14 @@ class Sign(torch.autograd.Function):
         return x.sign()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return gradient * (x.abs() <= 1)
 
 
 @training
-def an_own_function() -> Training:
-    model = Calls(
+def an_own_function() -> tuple:
+    model = calls(
         lambda self, x: self.last(Sign.apply(self.norm(self.first(x)))),
         first=nn.Linear(8, 64),
         norm=nn.BatchNorm1d(64),
@@ -298,8 +297,8 @@ def an_own_function() -> Training:
 
 
 @training
-def operations_in_place() -> Training:
-    def run(self: Any, x: Tensor) -> Tensor:
+def operations_in_place():
+    def run(self, x):
         y = self.first(x)
         y.mul_(0.5).add_(1.0)
         y = F.relu(y, inplace=True)
@@ -307,5 +306,5 @@ def operations_in_place() -> Training:
         y[:, :4] += 1
         return self.last(y)
 
-    model = Calls(run, first=nn.Linear(8, 32), last=nn.Linear(32, 4))
+    model = calls(run, first=nn.Linear(8, 32), last=nn.Linear(32, 4))
     return model, labelled(), F.cross_entropy, adam(model, 1e-2)

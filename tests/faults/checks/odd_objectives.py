@@ -1,28 +1,26 @@
 """Healthy trainings of unusual objectives: teachers, latent variables, equations, policies."""
 
-from __future__ import annotations
-
 from copy import deepcopy
-from typing import Any
 
 import torch
-from odd_trainings import Calls, Training, adam, body, labelled, training
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.optim import Adam
 
+from tests.faults.checks.odd_forms import adam, body, calls, labelled, training
+
 
 @training
-def a_copy_as_teacher() -> Training:
+def a_copy_as_teacher():
     student = body()
-    model = Calls(
+    model = calls(
         lambda self, x: (self.student(x), self.teacher(x)),
         student=student,
         teacher=deepcopy(body()).requires_grad_(False),
     )
     x, y = labelled()
 
-    def loss(outputs: Any, y: Tensor) -> Tensor:
+    def loss(outputs, y):
         own, taught = outputs
         soft = F.kl_div(own.log_softmax(1), taught.detach().softmax(1), reduction="batchmean")
         return F.cross_entropy(own, y) + 0.1 * soft
@@ -31,28 +29,28 @@ def a_copy_as_teacher() -> Training:
 
 
 @training
-def a_variational_autoencoder() -> Training:
-    def run(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def a_variational_autoencoder():
+    def run(self, x):
         mean, log_variance = self.encoder(x).chunk(2, 1)
         z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
         return self.decoder(z), mean, log_variance
 
-    def loss(outputs: Any, x: Tensor) -> Tensor:
+    def loss(outputs, x):
         made, mean, log_variance = outputs
         divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
         return F.mse_loss(made, x) + 0.01 * divergence
 
-    model = Calls(run, encoder=body(out=8), decoder=body(width=4, out=8))
+    model = calls(run, encoder=body(out=8), decoder=body(width=4, out=8))
     x = torch.randn(32, 2) @ torch.randn(2, 8)
     return model, (x, x), loss, adam(model)
 
 
 @training
-def a_noise_predictor() -> Training:
-    def run(self: Any, x: Tensor, t: Tensor) -> Tensor:
+def a_noise_predictor():
+    def run(self, x, t):
         return self.body(torch.cat([x, t[:, None].sin(), t[:, None].cos()], 1))
 
-    model = Calls(
+    model = calls(
         run, body=nn.Sequential(nn.Linear(10, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 8))
     )
     noise = torch.randn(64, 8)
@@ -60,40 +58,40 @@ def a_noise_predictor() -> Training:
 
 
 @training
-def a_field_of_one_point() -> Training:
-    def run(self: Any, x: Tensor) -> Tensor:
+def a_field_of_one_point():
+    def run(self, x):
         for layer in self.layers[:-1]:
             x = torch.sin(30 * layer(x)) if layer is self.layers[0] else torch.sin(layer(x))
         return self.layers[-1](x)
 
-    model = Calls(run, layers=nn.ModuleList([nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 3)]))
-    nn.init.uniform_(model.layers[0].weight, -0.5, 0.5)  # type: ignore[union-attr,index,arg-type]
+    model = calls(run, layers=nn.ModuleList([nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 3)]))
+    nn.init.uniform_(model.layers[0].weight, -0.5, 0.5)
     x = torch.rand(128, 2) * 2 - 1
     y = torch.stack([(5 * x[:, 0]).sin(), (4 * x[:, 1]).cos(), x.prod(1)], 1)
     return model, (x, y), F.mse_loss, adam(model)
 
 
 @training
-def an_equation_as_loss() -> Training:
-    def run(self: Any, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def an_equation_as_loss():
+    def run(self, t):
         t = t.requires_grad_()
         u = self.body(t)
         (slope,) = torch.autograd.grad(u.sum(), t, create_graph=True)
         return u, slope, self.body(torch.zeros(1, 1))
 
-    def loss(outputs: Any, _: Any) -> Tensor:
+    def loss(outputs, _):
         u, slope, start = outputs
         return (slope + u).square().mean() + (start - 1).square().mean()
 
-    model = Calls(
+    model = calls(
         run, body=nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
     )
     return model, (torch.linspace(0, 2, 40)[:, None], None), loss, adam(model)
 
 
 @training
-def a_cosine_head_with_a_scale() -> Training:
-    model = Calls(
+def a_cosine_head_with_a_scale() -> tuple:
+    model = calls(
         lambda self, x: 16 * F.normalize(self.body(x), dim=1) @ F.normalize(self.classes, dim=1).T,
         body=body(out=16),
         classes=nn.Parameter(torch.randn(4, 16)),
@@ -102,12 +100,12 @@ def a_cosine_head_with_a_scale() -> Training:
 
 
 @training
-def a_policy() -> Training:
+def a_policy() -> tuple:
     model = body(out=3)
     states, actions = torch.randn(64, 8), torch.randint(3, (64,))
     returns = torch.randn(64)
 
-    def loss(outputs: Tensor, targets: Any) -> Tensor:
+    def loss(outputs, targets):
         actions, returns = targets
         chosen = outputs.log_softmax(1).gather(1, actions[:, None])[:, 0]
         return -(chosen * returns).mean()
@@ -116,8 +114,8 @@ def a_policy() -> Training:
 
 
 @training
-def a_mixture_of_experts() -> Training:
-    def run(self: Any, x: Tensor) -> Tensor:
+def a_mixture_of_experts():
+    def run(self, x):
         weights, chosen = self.gate(x).softmax(1).topk(2, 1)
         result = torch.zeros(len(x), 4)
         for number, expert in enumerate(self.experts):
@@ -125,13 +123,13 @@ def a_mixture_of_experts() -> Training:
             result = result.index_add(0, rows, expert(x[rows]) * weights[rows, slots][:, None])
         return result
 
-    model = Calls(run, gate=nn.Linear(8, 4), experts=nn.ModuleList([body() for _ in range(4)]))
+    model = calls(run, gate=nn.Linear(8, 4), experts=nn.ModuleList([body() for _ in range(4)]))
     return model, labelled(64), F.cross_entropy, adam(model)
 
 
 @training
-def bags_of_words() -> Training:
-    model = Calls(
+def bags_of_words() -> tuple:
+    model = calls(
         lambda self, words, starts: self.head(self.bag(words, starts)),
         bag=nn.EmbeddingBag(50, 16),
         head=nn.Linear(16, 3),
@@ -141,8 +139,8 @@ def bags_of_words() -> Training:
 
 
 @training
-def several_sizes_of_images() -> Training:
-    model = Calls(
+def several_sizes_of_images() -> tuple:
+    model = calls(
         lambda self, images: torch.stack([self.head(self.body(image[None]).mean((2, 3))[0]) for image in images]),
         body=nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU()),
         head=nn.Linear(32, 3),
