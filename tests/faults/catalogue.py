@@ -45,7 +45,7 @@ MODULES = (
                 "weights",
                 "settings",
             ),
-            *("odd_forms", "odd_networks", "odd_objectives", "loops"),
+            *("not_finite", "odd_forms", "odd_networks", "odd_objectives", "loops", "loop_steps"),
         )
     ),
 )

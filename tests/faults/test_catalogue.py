@@ -14,11 +14,11 @@ MISSED: dict[str, str] = {}
 # Rows of the kinds of findings that show in trial steps only; the others are asked without.
 TRIED = {
     *("rate_of_twenty", "rate_of_a_millionth", "momentum_near_one", "decay_of_five", "bfloat16_weights"),
-    *("adam_at_one", "clipped_to_nothing", "loss_of_a_ten_millionth"),
+    *("adam_at_one", "clipped_to_nothing", "loss_of_a_ten_millionth", "deep_post_norm"),
 }
 # Rows of many layers.
 LONG = {
-    *("no_norms", "no_norms_for_images", "deep_post_norm", "skip_forgotten", "two_zeros", "healthy_fixup"),
+    *("no_norms", "no_norms_for_images", "skip_forgotten", "two_zeros", "healthy_fixup"),
     *("healthy_skipinit", "graph_network_of_forty_layers", "skip_connections_forgotten", *TRIED),
 }
 

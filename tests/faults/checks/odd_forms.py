@@ -46,13 +46,6 @@ def adam(model: nn.Module, rate: float = 3e-3) -> Optimizer:
 
 
 @training
-def numbers_of_one_axis() -> tuple:
-    model = calls(lambda self, x: self.body(x).squeeze(-1), body=body(out=1))
-    x = torch.randn(32, 8)
-    return model, (x, x[:, 0] * x[:, 1]), F.mse_loss, adam(model)
-
-
-@training
 def positive_rates() -> tuple:
     model = calls(lambda self, x: self.body(x).squeeze(-1), body=body(out=1))
     x = torch.randn(32, 8)
@@ -80,24 +73,6 @@ def a_dictionary_of_losses():
 
     model = calls(run, body=body())
     return model, (labelled(), torch.zeros(1)), lambda losses, _: sum(losses.values()), adam(model)
-
-
-@training
-def two_heads():
-    def run(self, x):
-        features = self.body(x)
-        return self.first(features), self.second(features).squeeze(-1)
-
-    model = calls(
-        run, body=nn.Sequential(nn.Linear(8, 32), nn.ReLU()), first=nn.Linear(32, 4), second=nn.Linear(32, 1)
-    )
-    x, y = labelled()
-    return (
-        model,
-        (x, (y, x.sum(1))),
-        lambda out, y: F.cross_entropy(out[0], y[0]) + F.mse_loss(out[1], y[1]),
-        adam(model, 1e-2),
-    )
 
 
 @training
@@ -135,20 +110,6 @@ def triplets() -> tuple:
     a = torch.randn(16, 8)
     batch = (a, a + 0.1 * torch.randn(16, 8), torch.randn(16, 8))
     return model, (batch, None), lambda out, _: F.triplet_margin_loss(*out), adam(model)
-
-
-@training
-def a_graph():
-    def run(self, x, edges):
-        degree = torch.zeros(len(x)).index_add(0, edges[1], torch.ones(edges.shape[1])).clamp(min=1)
-        for layer in self.layers:
-            mean = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]) / degree[:, None]
-            x = layer(torch.cat([x, mean], 1)).relu()
-        return self.head(x)
-
-    model = calls(run, layers=nn.ModuleList([nn.Linear(16, 8), nn.Linear(16, 8)]), head=nn.Linear(8, 3))
-    edges = torch.randint(30, (2, 90))
-    return model, ((torch.randn(30, 8), edges), torch.arange(30) % 3), F.cross_entropy, adam(model, 1e-2)
 
 
 @training

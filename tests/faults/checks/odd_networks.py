@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
-from torch.optim import LBFGS, SGD, Adam, AdamW
-from torch.utils.checkpoint import checkpoint
+from torch.optim import SGD, Adam, AdamW
 
 from tests.faults.checks.odd_forms import adam, body, calls, labelled, training
 
@@ -62,28 +61,6 @@ def a_prompt_before_a_frozen_network():
 
 
 @training
-def a_class_token_of_zeros():
-    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
-
-    def run(self, x):
-        x = self.patches(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
-        return self.head(self.norm(self.body(x))[:, 0])
-
-    model = calls(
-        run,
-        patches=nn.Conv2d(3, 16, 4, 4),
-        token=nn.Parameter(torch.zeros(1, 1, 16)),
-        positions=nn.Parameter(torch.zeros(1, 17, 16)),
-        body=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
-        norm=nn.LayerNorm(16),
-        head=nn.Linear(16, 4),
-    )
-    nn.init.zeros_(model.head.weight)
-    return model, (torch.randn(16, 3, 16, 16), torch.arange(16) % 4), F.cross_entropy, adam(model)
-
-
-@training
 def a_step_of_a_generator():
     critic = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)).requires_grad_(False)
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8))
@@ -107,17 +84,6 @@ def a_critic_with_a_gradient_penalty():
 
 
 @training
-def a_closure() -> tuple:
-    model = body()
-    return (
-        model,
-        labelled(),
-        F.cross_entropy,
-        LBFGS(model.parameters(), 0.5, max_iter=4, line_search_fn="strong_wolfe"),
-    )
-
-
-@training
 def lazy_layers_after_a_call() -> tuple:
     model = nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
     x = torch.randn(16, 3, 8, 8)
@@ -136,19 +102,6 @@ def a_rounded_forward_pass():
 
     model = calls(run, layers=nn.ModuleList([nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 4)]))
     return model, labelled(), F.cross_entropy, adam(model)
-
-
-@training
-def fake_quantization():
-    def quantized(x: Tensor) -> Tensor:
-        return torch.fake_quantize_per_tensor_affine(x, 0.05, 0, -128, 127)
-
-    model = calls(
-        lambda self, x: self.last(quantized(self.first(quantized(x)).relu())),
-        first=nn.Linear(8, 32),
-        last=nn.Linear(32, 4),
-    )
-    return model, labelled(), F.cross_entropy, adam(model, 1e-2)
 
 
 @training
@@ -179,16 +132,6 @@ def autocast_in_the_forward_pass():
 
 
 @training
-def complex_numbers():
-    def run(self, x):
-        spectrum = torch.fft.rfft(x) * self.filter
-        return self.head(torch.cat([torch.fft.irfft(spectrum), spectrum.abs()], 1))
-
-    model = calls(run, filter=nn.Parameter(torch.randn(5, dtype=torch.complex64)), head=body(13))
-    return model, labelled(), F.cross_entropy, adam(model)
-
-
-@training
 def sparse_features() -> tuple:
     model = calls(
         lambda self, x: self.head(F.relu(torch.sparse.mm(x, self.weight) + self.bias)),
@@ -216,20 +159,6 @@ def a_block_that_is_called_twice() -> tuple:
         head=nn.Linear(32, 4),
     )
     return model, labelled(), F.cross_entropy, adam(model)
-
-
-@training
-def checkpointed_blocks():
-    def run(self, x):
-        for block in self.blocks:
-            x = x + checkpoint(block, x, use_reentrant=False)
-        return self.head(x)
-
-    blocks = nn.ModuleList(
-        [nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)) for _ in "ab"]
-    )
-    model = calls(run, blocks=blocks, head=nn.Linear(8, 4))
-    return model, labelled(), F.cross_entropy, adam(model, 1e-2)
 
 
 @training

@@ -90,16 +90,6 @@ def an_equation_as_loss():
 
 
 @training
-def a_cosine_head_with_a_scale() -> tuple:
-    model = calls(
-        lambda self, x: 16 * F.normalize(self.body(x), dim=1) @ F.normalize(self.classes, dim=1).T,
-        body=body(out=16),
-        classes=nn.Parameter(torch.randn(4, 16)),
-    )
-    return model, labelled(), F.cross_entropy, adam(model)
-
-
-@training
 def a_policy() -> tuple:
     model = body(out=3)
     states, actions = torch.randn(64, 8), torch.randint(3, (64,))
