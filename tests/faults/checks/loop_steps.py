@@ -7,7 +7,6 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam
 
 from tests.faults.checks.loops import batch, check, simple, step_by_hand
-from tests.faults.checks.rows import layers
 
 
 def _clipping(late=False, bound=0.1, scale=1.0, twice=False):
@@ -150,26 +149,6 @@ def _scaler(unscaled):
 
 
 check("loss_that_stays_scaled", "never_unscaled", _scaler(False), _scaler(True))
-
-
-def _rare(scale):
-    """One batch with a large gradient, after a hundred with small ones."""
-
-    def run(model, loss):
-        optimizer = Adam(model.parameters(), 0.1)
-        for index in range(150):
-            x, y = batch()
-            optimizer.zero_grad()
-            value = F.cross_entropy(model(x), (y + 1) % 3 if index == 110 and scale > 1 else y)
-            ((scale if index == 110 else 1.0) * value).backward()
-            optimizer.step()
-
-    return run
-
-
-check(
-    "step_larger_than_those_before", "update_spike", _rare(100.0), _rare(1.0), lambda: layers(20, 32, 32, 3, act=nn.LeakyReLU)
-)
 
 
 def _frozen(mode):

@@ -83,3 +83,20 @@ def test_optimizers_that_step_during_the_backward_pass() -> None:
         networks.append(model.state_dict())
         assert watch is None or (watch.messages, watch.step) == ((), 30)
     assert all(torch.equal(value, networks[1][name]) for name, value in networks[0].items())
+
+
+@pytest.mark.parametrize("rare", [100.0, 1.0])
+def test_a_step_of_adam_that_is_larger_than_those_before(rare: float) -> None:
+    """One batch with a large gradient, after a hundred with small ones."""
+    torch.manual_seed(1)
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    with nl.watch(model) as watch:
+        for index in range(150):
+            x, y = batch()
+            scale = rare if index == 110 else 1.0
+            optimizer.zero_grad()
+            value = F.cross_entropy(model(x), y if scale == 1 else (y + 1) % 3)
+            (scale * watch.loss(value)).backward()
+            optimizer.step()
+    assert ("update_spike" in [found.kind for found in watch.findings]) == (rare > 1)
