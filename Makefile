@@ -12,7 +12,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo census names lint format bench evidence campaign campaign-save clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo census names lint format bench bench-doctor evidence campaign campaign-save clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -34,6 +34,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make evidence   the runs of the headline claims and their page; resumes; EVIDENCE=gpu on a GPU; takes hours"
 	@echo "make campaign   what the verdicts still lack, beside other work, for MINUTES=170; make campaign-save keeps its rows"
+	@echo "make bench-doctor  what diagnose and watch say of every row of the catalogue of faults; takes an hour"
 	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
 
 # Every extra is installed; constraints.txt pins what CI uses.
@@ -127,6 +128,10 @@ format: $(INSTALLED)
 # `python -m benchmarks.card` measures a CUDA card.
 bench: $(INSTALLED)
 	$(BIN)/normless bench all
+
+# Rows of the held half are counted, and not shown; `make bench-doctor DOCTOR="--set published --half seen"` asks a part.
+bench-doctor: $(INSTALLED)
+	$(BIN)/python -m tests.faults --diagnoser normless --half all --workers 2 $(DOCTOR)
 
 # Resumes where it ended: finished runs stay in the folder `evidence`. `make evidence EVIDENCE=gpu` trains on a card, several
 # runs side by side.

@@ -1,8 +1,8 @@
-"""Measure a tool of this package: `python -m benchmarks.rivals --diagnoser cockpit`; options of benchmarks.faults."""
+"""Measure a tool of this package: `python -m benchmarks.rivals --diagnoser cockpit`; options of tests.faults."""
 
 import benchmarks.rivals as adapters
-from benchmarks.faults.__main__ import main
+from tests.faults.__main__ import main
 
 if __name__ == "__main__":
-    assert adapters.RIVALS
+    assert adapters.DIAGNOSERS
     raise SystemExit(main())

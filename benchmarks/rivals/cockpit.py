@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from benchmarks.faults import measures
-from benchmarks.faults.case import Batch, Loop, LossFunction
+from tests.faults.catalogue import Loop, LossFunction, Training
+from tests.faults.training import call, run_loop
 
 STEPS = 30
 
 
-def cockpit_diagnose(model: nn.Module, batch: Batch, loss: LossFunction, optimizer: Optimizer) -> list[str]:
+def cockpit_diagnose(training: Training) -> list[str]:
     """Return the alarms that the quantities of thirty steps give."""
-    inputs, targets = batch
+    model, loss, optimizer = training.model, training.loss, training.optimizer
+    inputs, targets = training.batch
     quantities: Any = importlib.import_module("cockpit.quantities")
     cockpit, every = _cockpit(model)
     example = _losses_of_examples(model, inputs, targets, loss)
@@ -28,7 +28,7 @@ def cockpit_diagnose(model: nn.Module, batch: Batch, loss: LossFunction, optimiz
         cockpit.add(quantities.Alpha(every))
     for step in range(STEPS):
         optimizer.zero_grad()
-        value = loss(measures.call(model, inputs), targets)
+        value = loss(call(model, inputs), targets)
         info = {"batch_size": len(example) if example is not None else 1, "loss": value, "optimizer": optimizer}
         if example is not None:
             info["individual_losses"] = _losses_of_examples(model, inputs, targets, loss)
@@ -40,7 +40,7 @@ def cockpit_diagnose(model: nn.Module, batch: Batch, loss: LossFunction, optimiz
 
 def cockpit_watch(loop: Loop) -> list[str]:
     """Return the alarms that the losses of a loop give: the other quantities need the loop rewritten."""
-    losses = measures.run_loop(loop)
+    losses = run_loop(loop)
     return [] if all(abs(loss) < float("inf") for loss in losses) else ["The loss is not finite."]
 
 

@@ -12,24 +12,24 @@ from typing import Any
 
 import pandas as pd
 from torch import nn
-from torch.optim import Optimizer
 
-from benchmarks.faults import measures
-from benchmarks.faults.case import Batch, Loop, LossFunction, Training
+from tests.faults.catalogue import Loop, Training
+from tests.faults.diagnosers import on_one_batch
+from tests.faults.training import run_loop
 
 STEPS = 5
 # "Orders of magnitude": three.
 VANISHED = 1e-3
 
 
-def torchinstruments_diagnose(model: nn.Module, batch: Batch, loss: LossFunction, optimizer: Optimizer) -> list[str]:
+def torchinstruments_diagnose(training: Training) -> list[str]:
     """Return the alarms that the records of five steps give."""
-    return _alarms(model, lambda: measures.train(Training(model, batch, loss, optimizer, lambda: 0.0), STEPS))
+    return _alarms(training.model, lambda: on_one_batch(training, STEPS))
 
 
 def torchinstruments_watch(loop: Loop) -> list[str]:
     """Return the alarms that the records of a loop give."""
-    return _alarms(loop.model, lambda: measures.run_loop(loop))
+    return _alarms(loop.model, lambda: run_loop(loop))
 
 
 def _alarms(model: nn.Module, run: Callable[[], object]) -> list[str]:

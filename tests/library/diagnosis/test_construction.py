@@ -1,9 +1,8 @@
-"""How a network and its optimizer were built: modules never called, lost scales, stale and repeated tensors."""
+"""How a network and its optimizer were built: lost scales and stale tensors."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from math import sqrt
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from diagnosed import diagnose, kinds
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 
 import normless as nl
 
@@ -96,67 +95,14 @@ def test_trained_weights_are_not_compared_with_an_initialization() -> None:
     assert not kinds(diagnose(model, texts(), loss=loss))
 
 
-class Parts(nn.Module):
-    """Parts of which some are called."""
-
-    def __init__(self, called: bool) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
-        self.norm, self.act, self.extra = nn.LayerNorm(16), nn.GELU(), nn.Sequential(nn.Linear(16, 16), nn.Dropout())
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.criterion, self.tied, self.called = nn.CrossEntropyLoss(), nn.Linear(16, 3), called
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.body(x).unsqueeze(1)
-        if self.called:
-            x = self.extra(self.act(self.norm(x)))
-        x = self.attention(x, x, x)[0].squeeze(1).relu()
-        return self.head(x) + F.linear(x, self.tied.weight, self.tied.bias)
-
-
-@pytest.mark.parametrize("called", [True, False])
-def test_modules_that_were_built_and_never_called(called: bool) -> None:
-    torch.manual_seed(0)
-    diagnosis = diagnose(Parts(called), (torch.randn(16, 6), torch.arange(16) % 3))
-    assert not kinds(diagnosis), str(diagnosis)
-    found = [one for one in diagnosis.advice if one.kind == "never_called"]
-    # A dropout has nothing to train; that of `extra` is within what is not called.
-    assert [set(one.where) for one in found] == [{"norm", "act", "extra.0"}] * (not called)
-    assert all(one.evidence["parameters"] == 2 * 16 + 16 * 17 for one in found)
-
-
-def replaced_head(model: nn.Sequential) -> None:
-    model[2] = nn.Linear(32, 3)
-
-
 def reset(model: nn.Sequential) -> None:
     for number in (0, 2):
         model[number] = nn.Linear(model[number].in_features, model[number].out_features)
 
 
-def emptied(model: nn.Sequential) -> None:
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
-    try:
-        model.to(torch.float64).to(torch.float32)
-    finally:
-        torch.__future__.set_overwrite_module_params_on_conversion(False)
-
-
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
-
-
-@pytest.mark.parametrize(("change", "count"), [(replaced_head, 2), (reset, 4), (emptied, 4)])
-def test_an_optimizer_of_tensors_that_were_replaced(change: Callable[[nn.Sequential], None], count: int) -> None:
-    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
-    optimizer = AdamW(model.parameters(), 1e-2)
-    assert not kinds(diagnose(model, batch, optimizer=optimizer, trial_steps=5))
-    change(model)
-    found = diagnose(model, batch, optimizer=optimizer, trial_steps=5).findings
-    assert (found[0].kind, found[0].evidence["parameters"]) == ("untrained_parameters", count)
-    assert "same shapes" in found[0].title
-    assert not kinds(diagnose(model, batch, optimizer=AdamW(model.parameters(), 1e-2), trial_steps=5))
 
 
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer, watch: nl.diagnosis.Watch, count: int) -> list[str]:
@@ -180,19 +126,6 @@ def test_a_watched_optimizer_of_tensors_that_were_replaced(is_stale: bool) -> No
     assert steps(model, optimizer, watch, 6) == ["untrained_parameters"] * is_stale
 
 
-@pytest.mark.parametrize("mode", ["training", "evaluation", "trained"])
-def test_watched_norms_that_are_frozen(mode: str) -> None:
-    torch.manual_seed(0)
-    body = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU())
-    body.requires_grad_(mode == "trained")
-    model = nn.Sequential(body, nn.Linear(32, 3))
-    if mode == "evaluation":
-        body.eval()
-    watch = nl.watch(model, interval=2)
-    found = steps(model, SGD(model.parameters(), 0.1), watch, 8)
-    assert found == ["moving_frozen_norms"] * (mode == "training")
-
-
 def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
     model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
     other = nn.Linear(6, 7)
@@ -200,11 +133,3 @@ def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
     found = diagnose(model, batch, optimizer=optimizer).findings[0]
     assert found.kind == "untrained_parameters"
     assert "same shapes" not in found.title
-
-
-def test_a_parameter_in_two_groups() -> None:
-    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
-    optimizer = SGD([{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}], 0.1)
-    optimizer.param_groups[1]["params"].append(model[0].weight)
-    found = diagnose(model, batch, optimizer=optimizer).findings
-    assert [(one.kind, one.where) for one in found] == [("repeated_parameters", ("0.weight",))]

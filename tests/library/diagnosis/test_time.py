@@ -1,11 +1,11 @@
-"""The gradient through time, positions that a task needs, and inputs that are equal."""
+"""The gradient through time."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
-from diagnosed import diagnose, kinds
+from diagnosed import diagnose
 from torch import Tensor, nn
 from torch.optim import Adam
 
@@ -70,46 +70,3 @@ def test_the_ratio_is_that_of_autograd() -> None:
     steps = given.grad.double().abs().sum((0, 2))
     ratio = float(steps[-15:].max() / steps[:15].max())
     assert float(found.evidence["ratio"]) == pytest.approx(ratio, rel=1e-3)
-
-
-class Triplets(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.body = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8))
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.body(anchor), self.body(positive), self.body(negative)
-
-
-@pytest.mark.parametrize("is_equal", [True, False])
-def test_negatives_that_are_the_positives(is_equal: bool) -> None:
-    model = Triplets()
-    torch.manual_seed(2)
-    anchor = torch.randn(32, 8)
-    positive, negative = anchor + 0.1 * torch.randn(32, 8), torch.randn(32, 8)
-    batch = (anchor, positive, positive.clone() if is_equal else negative), torch.zeros(32)
-
-    def loss(outputs: tuple[Tensor, Tensor, Tensor], _targets: Tensor) -> Tensor:
-        return F.triplet_margin_loss(*outputs)
-
-    found = kinds(diagnose(model, batch, loss=loss, optimizer=Adam(model.parameters(), 1e-2), trial_steps=20))
-    assert ("equal_inputs" in found) == is_equal
-    # Targets that the loss does not read may all be 0.
-    assert "one_label" not in found
-
-
-def test_equal_inputs_of_a_network_that_trains_are_advice() -> None:
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.body = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
-
-        def forward(self, first: Tensor, second: Tensor) -> Tensor:
-            result: Tensor = self.body(torch.cat([first, second], 1))
-            return result
-
-    model, x = Both(), torch.randn(32, 8)
-    batch = (x, x.clone()), torch.arange(32) % 4
-    assert not kinds(diagnose(model, batch, optimizer=Adam(model.parameters(), 1e-2), trial_steps=20))

@@ -1,1 +1,0 @@
-"""The benchmark of diagnosis: diagnoses of networks whose fault is known."""

@@ -1,0 +1,161 @@
+"""Diagnosers that the scorer can run: normless, a baseline, and published ones that are installed.
+
+Three others have no adapter. Cockpit (cockpit-for-pytorch) and torchinstruments record statistics of a training and
+state no verdict, so that there is nothing to score. TrainCheck 0.2 rewrites a script, compares it with invariants of
+a similar healthy script, and needs a CUDA driver: it takes neither a model and a batch nor a loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import normless as nl
+from tests.faults import training as trainings
+from tests.faults.catalogue import Loop, Training
+
+Diagnose = Callable[[Training], Sequence[str]]
+Watch = Callable[[Loop], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Diagnoser:
+    """Hold a diagnoser.
+
+    Attributes:
+        name: how tables call it.
+        diagnose: returns ranked texts for a training; None if it needs a loop.
+        watch: runs a loop and returns ranked texts; None if it does not watch loops.
+        package: the package that must be installed.
+    """
+
+    name: str
+    diagnose: Diagnose | None
+    watch: Watch | None
+    package: str
+
+    @property
+    def installed(self) -> bool:
+        """Return whether the package of the diagnoser is installed."""
+        return importlib.util.find_spec(self.package) is not None
+
+
+def diagnosis_of(training: Training) -> nl.Diagnosis:
+    """Return what `normless.diagnose` returns."""
+    return nl.diagnose(
+        training.model, training.batch, loss=training.loss, optimizer=training.optimizer, **training.options
+    )
+
+
+def normless_diagnose(training: Training) -> list[str]:
+    """Return the findings of `normless.diagnose`, without its advice."""
+    return [str(finding) for finding in diagnosis_of(training).findings]
+
+
+def normless_watch(loop: Loop) -> list[str]:
+    """Return the messages of `normless.watch`, or its findings where the row asks for them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with nl.watch(loop.model) as watch:
+
+            def observe(loss: Tensor) -> None:
+                watch.loss(loss)
+
+            loop.run(loop.model, loop.batches, loop.optimizer, observe)
+    if not loop.by_findings:
+        return [str(message) for message in watch.messages]
+    return [str(found) for found in watch.findings if found.kind not in ("large_updates", "small_updates", "jump")]
+
+
+def on_one_batch(training: Training, steps: int) -> list[float]:
+    """Train on the batch alone, and return the losses."""
+    return trainings.train(replace(training, stream=None), steps)
+
+
+def baseline_diagnose(training: Training) -> list[str]:
+    """Return one text if 50 steps on the batch do not halve the loss: the least that a diagnoser may know."""
+    return _judged(on_one_batch(training, 50))
+
+
+def baseline_watch(loop: Loop) -> list[str]:
+    """Return one text if the loop does not halve the loss."""
+    return _judged(trainings.run_loop(loop))
+
+
+def _judged(losses: Sequence[float]) -> list[str]:
+    first, last = losses[0], sum(losses[-5:]) / len(losses[-5:])
+    if last != last or last - first > abs(first):
+        return [f"the loss is not finite or diverges: {first:.3g} → {last:.3g}"]
+    return [] if last <= 0.5 * first else [f"the batch is not fitted: the loss stays at {first:.3g} → {last:.3g}"]
+
+
+def torch_audit_diagnose(training: Training) -> list[str]:
+    """Return the findings of torch-audit on five steps, the most severe first, without its advice on speed."""
+    return _audited(training.model, training.optimizer, lambda: on_one_batch(training, 5))
+
+
+def torch_audit_watch(loop: Loop) -> list[str]:
+    """Return the findings of torch-audit on a loop, the most severe first."""
+    return _audited(loop.model, loop.optimizer, lambda: trainings.run_loop(loop))
+
+
+_ADVICE = (
+    "TA2",
+    "TA400",
+    "TA401",
+    "TA402",
+    "TA403",
+    "TA404",
+)  # speed and style: no statement that something is wrong
+
+
+def _audited(model: nn.Module, optimizer: Optimizer | None, run: Callable[[], object]) -> list[str]:
+    audit: Any = importlib.import_module("torch_audit")
+    rank = {"FATAL": 0, "ERROR": 1, "WARN": 2, "INFO": 3}
+    auditor = audit.autopatch(
+        model, optimizer=optimizer, every_n_steps=1, reporters=[], run_static=True, run_init=True
+    )
+    run()
+    findings = auditor.finish(report=False).findings
+    auditor.unpatch()
+    chosen: dict[tuple[str, str | None], str] = {}
+    for finding in sorted(findings, key=lambda finding: rank[finding.severity.value]):
+        if finding.severity.value != "INFO" and not finding.rule_id.startswith(_ADVICE):
+            chosen.setdefault(
+                (finding.rule_id, finding.module_path), f"{finding.message} [{finding.module_path or ''}]"
+            )
+    return list(chosen.values())
+
+
+DIAGNOSERS = {
+    "normless": Diagnoser("normless", normless_diagnose, normless_watch, "normless"),
+    "baseline": Diagnoser("baseline", baseline_diagnose, baseline_watch, "torch"),
+    "torch-audit": Diagnoser("torch-audit", torch_audit_diagnose, torch_audit_watch, "torch_audit"),
+}
+
+
+def diagnoser_of(name: str) -> Diagnoser:
+    """Return a diagnoser of `DIAGNOSERS`, or "module:function" for a function of a training.
+
+    Raises:
+        ValueError: no diagnoser has this name, or its package is not installed.
+    """
+    if ":" in name:
+        module, function = name.split(":")
+        return Diagnoser(name, getattr(importlib.import_module(module), function), None, "torch")
+    if name not in DIAGNOSERS:
+        raise ValueError(
+            f"No diagnoser is called {name!r}; choose one of {', '.join(DIAGNOSERS)}, or module:function."
+        )
+    if not DIAGNOSERS[name].installed:
+        raise ValueError(
+            f"{name} needs the package {DIAGNOSERS[name].package}, which is not installed; install it or skip it."
+        )
+    return DIAGNOSERS[name]

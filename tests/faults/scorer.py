@@ -1,0 +1,213 @@
+"""The scorer: ask a diagnoser about every row, and count causes named, symptoms, wrong answers and false alarms."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import TimeoutError as LimitReached
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pebble import ProcessExpired, ProcessPool
+
+from tests.faults.catalogue import MODULES, Case, Loop, Training, catalogue
+from tests.faults.diagnosers import Diagnoser, diagnoser_of
+from tests.faults.truth import Verdict
+
+Variant = Literal["broken", "twin", "healthy"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Hold what a diagnoser said of one training.
+
+    Attributes:
+        case: the name of the row.
+        variant: whether the training was broken, the repaired twin, or a healthy odd one.
+        texts: the findings, ranked.
+        error: the exception that the diagnoser raised, or that it ran out of time; empty if neither.
+    """
+
+    case: str
+    variant: Variant
+    texts: Sequence[str] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Count the answers of one group of rows.
+
+    Attributes:
+        broken: broken trainings asked.
+        detected: those with any finding.
+        right_first: those whose first finding names the cause.
+        named: those of which any finding names the cause.
+        symptom_first: those whose first finding names a symptom only.
+        wrong_first: those whose first finding names neither.
+        silent: those without a finding and without an error.
+        clean: repaired and healthy trainings asked.
+        false_alarms: those with any finding.
+        errors: exceptions and time-outs, over all.
+    """
+
+    broken: int = 0
+    detected: int = 0
+    right_first: int = 0
+    named: int = 0
+    symptom_first: int = 0
+    wrong_first: int = 0
+    silent: int = 0
+    clean: int = 0
+    false_alarms: int = 0
+    errors: int = 0
+
+
+def applies(diagnoser: Diagnoser, case: Case) -> bool:
+    """Return whether the diagnoser takes trainings, or loops, of the kind of the row, and can name its cause.
+
+    Causes that are kinds of findings are named by normless alone.
+    """
+    in_words = case.truth is None or not case.truth.is_kinds
+    return (diagnoser.watch if case.in_loop else diagnoser.diagnose) is not None and (
+        diagnoser.name == "normless" or (in_words and case.source.collection != "kinds")
+    )
+
+
+def asked(diagnoser: Diagnoser, case: Case, variant: Variant, **options: Any) -> Answer:
+    """Return the answer of a diagnoser, in this process; exceptions become the answer's error.
+
+    Options are further arguments of `normless.diagnose`.
+    """
+    training = case.build(broken=variant == "broken")
+    if isinstance(training, Training):
+        training.options = {**training.options, **options}
+    texts: Sequence[str] = ()
+    torch.manual_seed(2)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if isinstance(training, Loop):
+                texts = diagnoser.watch(training) if diagnoser.watch else ()
+            elif diagnoser.diagnose:
+                texts = diagnoser.diagnose(training)
+    except Exception as exception:
+        place = traceback.extract_tb(exception.__traceback__)[-1]
+        error = f"{type(exception).__name__}: {exception} ({Path(place.filename).name}:{place.lineno})"
+        return Answer(case.name, variant, (), error)
+    return Answer(case.name, variant, tuple(texts))
+
+
+def _in_process(diagnoser: str, name: str, variant: Variant) -> Answer:
+    torch.set_num_threads(1)
+    (case,) = catalogue(names=[name])
+    return asked(diagnoser_of(diagnoser), case, variant)
+
+
+def answers(name: str, cases: Sequence[Case], workers: int = 1, seconds: float = 300.0) -> Iterator[Answer]:
+    """Ask about every training of the rows, each in a process with a time limit.
+
+    Args:
+        name: a name of `DIAGNOSERS`, or module:function.
+        cases: the rows.
+        workers: the number of processes at once.
+        seconds: the time limit of one question.
+    """
+    diagnoser = diagnoser_of(name)
+    context = multiprocessing.get_context("forkserver")
+    modules = [f"tests.faults.{module}" for module in MODULES]
+    context.set_forkserver_preload(["torch._dynamo", "tests.faults.scorer", *modules, diagnoser.package])
+    with ProcessPool(max_workers=workers, max_tasks=1, context=context) as pool:
+        waiting = [
+            (case, variant, pool.schedule(_in_process, args=[name, case.name, variant], timeout=seconds))
+            for case in cases
+            if applies(diagnoser, case)
+            for variant in case.variants
+        ]
+        for case, variant, future in waiting:
+            try:
+                yield future.result()
+            except LimitReached:
+                yield Answer(case.name, variant, error=f"no answer within {seconds:.0f} s")
+            except ProcessExpired as expired:
+                yield Answer(case.name, variant, error=f"the process died: {expired}")
+
+
+def verdicts(case: Case, answer: Answer) -> list[Verdict]:
+    """Return for every text whether it names the cause, a symptom, or neither."""
+    return [case.truth.verdict(text) for text in answer.texts] if case.truth else ["wrong" for _ in answer.texts]
+
+
+def line(diagnoser: str, case: Case, answer: Answer) -> str:
+    """Return the answer, with what the catalogue knows of the row, as one line of JSON."""
+    known = {"diagnoser": diagnoser, "half": case.half, "kind": case.kind, "source": case.source.collection}
+    return json.dumps(known | asdict(answer) | {"verdicts": verdicts(case, answer)}, ensure_ascii=False)
+
+
+def measured(name: str, cases: Sequence[Case], out: Path | None, workers: int, seconds: float) -> list[Answer]:
+    """Ask about all rows, write every answer to `out` as it comes, and return them."""
+    by_name = {case.name: case for case in cases}
+    kept = []
+    for answer in answers(name, cases, workers, seconds):
+        kept.append(answer)
+        if out is not None:
+            with out.open("a", encoding="utf-8") as file:
+                file.write(line(name, by_name[answer.case], answer) + "\n")
+            sys.stderr.write(f"{len(kept):4} {answer.case} ({answer.variant})\n")
+    return kept
+
+
+def score(cases: dict[str, Case], given: Iterable[Answer]) -> Score:
+    """Return the score of answers; a text counts after an error too."""
+    counts = dict.fromkeys(Score.__dataclass_fields__, 0)
+    for answer in given:
+        counts["errors"] += bool(answer.error)
+        if answer.variant != "broken":
+            counts["clean"] += 1
+            counts["false_alarms"] += bool(answer.texts)
+            continue
+        found = verdicts(cases[answer.case], answer)
+        counts["broken"] += 1
+        counts["detected"] += bool(found)
+        counts["named"] += "cause" in found
+        counts["silent"] += not found and not answer.error
+        if found:
+            counts[{"cause": "right_first", "symptom": "symptom_first", "wrong": "wrong_first"}[found[0]]] += 1
+    return Score(**counts)
+
+
+def table(cases: dict[str, Case], given: Sequence[Answer]) -> str:
+    """Return the scores by set and half, by place of the fault, by source and by kind, as a table of text."""
+    groups: list[Callable[[Case], str]] = [
+        lambda case: "all",
+        lambda case: f"{case.set}, {case.half}",
+        lambda case: "place " + ("loop" if case.in_loop else "training"),
+        lambda case: f"source {case.source.collection}",
+        lambda case: f"kind {case.kind}" if case.set == "published" else "",
+    ]
+    lines = [f"{'group':28}" + "".join(f"{field.name.replace('_', ' '):>15}" for field in fields(Score))]
+    for key in groups:
+        for value in sorted({key(cases[answer.case]) for answer in given} - {""}):
+            row = score(cases, [answer for answer in given if key(cases[answer.case]) == value])
+            lines.append(f"{value:28}" + "".join(f"{cell:>15}" for cell in _cells(row)))
+    return "\n".join(lines)
+
+
+def _cells(row: Score) -> list[str]:
+    def share(count: int, total: int) -> str:
+        return f"{count:4} {100 * count / total:4.0f} %" if total else ""
+
+    broken, *of_broken, clean, alarms, errors = astuple(row)
+    return [
+        str(broken),
+        *(share(count, broken) for count in of_broken),
+        str(clean),
+        share(alarms, clean),
+        str(errors),
+    ]

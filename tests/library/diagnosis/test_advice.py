@@ -1,0 +1,106 @@
+"""What is said of networks that train all the same, beside those of which nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from diagnosed import diagnose, kinds
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Adam
+from torch.optim.lr_scheduler import LambdaLR
+
+from tests.faults.catalogue import Training
+from tests.faults.checks import data, information, modes, settings
+from tests.faults.checks.rows import given, layers, numbers
+from tests.faults.diagnosers import diagnosis_of
+from tests.faults.training import module
+
+
+def a_warm_up_that_starts_at_zero() -> Training:
+    model = layers(12, 32, 6)
+    optimizer = Adam(model.parameters(), 1e-2)
+    LambdaLR(optimizer, lambda step: step / 10)
+    return given(model, *numbers(), optimizer=optimizer, trial_steps=10)
+
+
+def attention_over_the_examples() -> Training:
+    """On purpose: the batch is a set."""
+    torch.manual_seed(0)
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        h = self.body(x)[None]
+        return self.head((h + self.attention(h, h, h)[0])[0])
+
+    parts = {"body": nn.Linear(12, 16), "head": nn.Linear(16, 6)}
+    return given(module(forward, **parts, attention=nn.MultiheadAttention(16, 2, batch_first=True)), *numbers())
+
+
+def a_channel_that_is_not_read() -> Training:
+    torch.manual_seed(0)
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return self.body(x[:, :3])
+
+    body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    return given(module(forward, body=body), torch.randn(24, 4, 6, 6), torch.arange(24) % 3)
+
+
+def one_unit_that_suffices() -> Training:
+    torch.manual_seed(0)
+    x = torch.linspace(-1, 1, 64)[:, None] * torch.arange(1, 13)[None] / 6
+    model = nn.Sequential(nn.Linear(12, 1), nn.Linear(1, 12))
+    return given(model, x, x, F.mse_loss, Adam(model.parameters(), 0.1), trial_steps=60)
+
+
+ADVICE: dict[str, Callable[[], Training]] = {
+    "zero_rate": a_warm_up_that_starts_at_zero,
+    "mixes_examples": attention_over_the_examples,
+    "unread_part": a_channel_that_is_not_read,
+    "one_unit": one_unit_that_suffices,
+    "unread_input": lambda: information._two("never read"),
+    "unordered": lambda: information._reader(False, ordered=False),
+    "kept_state": lambda: modes._carried(True),
+    "untrained_parameters": lambda: settings._without_norms(4),
+    "unscaled_inputs": lambda: settings._tried(30 * settings.X, settings.PAIRS, 2, steps=60, hidden=64),
+    "absent_class": lambda: data._tried(data._blobs(120, 4)[0], data._blobs(120, 4)[1] + 1, 5),
+}
+
+
+@pytest.mark.parametrize("kind", ADVICE)
+def test_advice(kind: str) -> None:
+    torch.manual_seed(0)
+    diagnosis = diagnosis_of(ADVICE[kind]())
+    assert kind not in kinds(diagnosis)
+    assert kind in [advice.kind for advice in diagnosis.advice], str(diagnosis)
+
+
+class Parts(nn.Module):
+    """Parts of which some are called."""
+
+    def __init__(self, called: bool) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+        self.norm, self.act, self.extra = nn.LayerNorm(16), nn.GELU(), nn.Sequential(nn.Linear(16, 16), nn.Dropout())
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.criterion, self.tied, self.called = nn.CrossEntropyLoss(), nn.Linear(16, 3), called
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x).unsqueeze(1)
+        if self.called:
+            x = self.extra(self.act(self.norm(x)))
+        x = self.attention(x, x, x)[0].squeeze(1).relu()
+        return self.head(x) + F.linear(x, self.tied.weight, self.tied.bias)
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_modules_that_were_built_and_never_called(called: bool) -> None:
+    torch.manual_seed(0)
+    diagnosis = diagnose(Parts(called), (torch.randn(16, 6), torch.arange(16) % 3))
+    assert not kinds(diagnosis), str(diagnosis)
+    found = [one for one in diagnosis.advice if one.kind == "never_called"]
+    # A dropout has nothing to train; that of `extra` is within what is not called.
+    assert [set(one.where) for one in found] == [{"norm", "act", "extra.0"}] * (not called)
+    assert all(one.evidence["parameters"] == 2 * 16 + 16 * 17 for one in found)
