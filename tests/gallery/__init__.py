@@ -6,7 +6,7 @@ from gallery.row import ROWS, Row
 
 KINDS = (
     *("images", "dense", "sequences", "series", "kinds_of_images", "kinds_of_sequences", "kinds_of_structures"),
-    *("sums",),
+    *("sums", "norms", "directions", "odd", "steps", "ours", "libraries", "zoo"),
 )
 for kind in KINDS:
     import_module(f"gallery.{kind}")
