@@ -214,7 +214,13 @@ class DiscriminatorBlock(nn.Module):
         return self.down(self.c2(F.relu(self.c1(F.relu(x))))) + self.down(self.c_sc(x))
 
 
-@row(IMAGES, [f"blocks.{b}: c1 c2 | c_sc" for b in range(2)], stem="stem")
+@row(
+    IMAGES,
+    [f"blocks.{b}: c1 c2 | c_sc" for b in range(2)],
+    stem="stem",
+    odd="spectral norms of weights",
+    refused={"fixup": "divided by its own norm"},
+)
 class Discriminator(Classifier):
     def __init__(self) -> None:
         super().__init__(spectral_norm(conv(3)), DiscriminatorBlock(W, True), DiscriminatorBlock(W, False))

@@ -1,7 +1,8 @@
 """Snapshots of maps, plans and changes of the module tree, as text that a person can review.
 
 `make goldens` writes `goldens/KIND.txt`; the tests compare. In a block, `.x` is the module `BLOCK.x`, `~` an
-activation, `%` dropout, `*` a scale, `!` a norm outside the trunk, `γ` a norm with its role; gates are in parentheses.
+activation, `%` dropout, `*` a scale, `!` a norm outside the trunk, `γ` a norm with its role, `(x)` a gate. What a
+removed module had is not listed.
 Numbers that depend on random weights are left out.
 """
 
@@ -28,9 +29,9 @@ MARKS = {"activation": "~", "dropout": "%", "scale": "*", "direction": "!"}
 
 def snapshot(row: Row, found: nl.ResidualMap, convert: Callable[[str], nn.Module]) -> str:
     """The text of a row from its map and its conversions."""
-    lines = [row.odd and f"# {row.odd}", *_of_map(found)]
+    model = row.network()
+    lines = [row.odd and f"# {row.odd}", *_of_map(found), *_of_groups(model, found)]
     for scheme in SCHEMES:
-        model = row.network()
         try:
             net = convert(scheme)
         except NormlessError as error:
@@ -76,6 +77,14 @@ def _layers(found: nl.ResidualMap, layers: Iterable[Layer], around: str = "") ->
     return " ".join(words)
 
 
+def _of_groups(model: nn.Module, found: nl.ResidualMap) -> Iterator[str]:
+    """The groups of parameters by their roles."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for group in nl.param_groups(model, lr=0.1, weight_decay=0.1, residual_map=found):
+        kind = "decayed" if group["weight_decay"] else "not decayed"
+        yield f"group {group['name']}, {kind}: {braced(names[id(parameter)] for parameter in group['params'])}"
+
+
 def _of_plan(net: nn.Module) -> Iterator[str]:
     """The changes of a conversion: edit and change, and the paths of all that have it."""
     grouped: dict[str, list[str]] = defaultdict(list)
@@ -96,13 +105,14 @@ def _of_changes(model: nn.Module, net: nn.Module) -> Iterator[str]:
     first, second = model.state_dict(), net.state_dict()
     for name, value in first.items():
         if name not in second:
-            grouped["removed"].append(name)
+            gone = type(new.get(name.rpartition(".")[0])).__name__ in ("Identity", "NoneType")
+            grouped["removed"] += [] if gone else [name]
         elif how := _difference(value, second[name]):
             grouped[how].append(name)
     for name, value in second.items():
         if name not in first:
             grouped[f"added {'×'.join(map(str, value.shape)) or 'a number'}"].append(name)
-    yield from (f"{what}: {braced(paths)}" for what, paths in grouped.items())
+    yield from (f"{what}: {braced(paths)}" for what, paths in grouped.items() if paths)
 
 
 def _difference(before: Tensor, after: Tensor) -> str:

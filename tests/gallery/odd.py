@@ -296,3 +296,26 @@ def recurrent() -> nn.Module:
 
 
 streams("three levels of an LSTM", recurrent, SEQUENCE, ": recurrent | shortcut.0", odd="longer than the projection")
+
+
+def hidden_layers(m: Any, x: Tensor) -> Tensor:
+    """A stem and two blocks in one forward pass; hidden layers go to the output as well, as in a WaveNet."""
+    x, total = m.norm(m.first(x)), torch.zeros(())
+    for hidden, back, out in zip(m.hidden, m.back, m.out, strict=True):
+        h = torch.relu(hidden(x))
+        total = total + torch.tanh(out(h))
+        x = x + back(h)
+    return torch.cat([x, total], -1)
+
+
+@row(
+    "randn(2, 3)",
+    ["1: hidden.0 back.0", "1: hidden.1 back.1"],
+    stem="0 1.first",
+    roles="stem: 1.norm",
+    odd="a stem in the module of the blocks; what a branch holds is read elsewhere",
+)
+def stem_among_the_blocks() -> nn.Module:
+    lists = {name: nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2)) for name in ("hidden", "back", "out")}
+    inner = Written(hidden_layers, first=nn.Linear(WIDTH, WIDTH), norm=nn.LayerNorm(WIDTH), **lists)
+    return nn.Sequential(nn.Linear(3, WIDTH), inner)

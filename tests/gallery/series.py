@@ -28,7 +28,13 @@ class TemporalBlock(nn.Module):
         return F.relu(out + (x if self.downsample is None else self.downsample(x)))
 
 
-@row(SERIES, ["blocks.0: conv1 conv2 | downsample", "blocks.1: conv1 conv2", "blocks.2: conv1 conv2"], stem="")
+@row(
+    SERIES,
+    ["blocks.0: conv1 conv2 | downsample", "blocks.1: conv1 conv2", "blocks.2: conv1 conv2"],
+    stem="",
+    odd="branches end in a ReLU, which is flat at zero",
+    refused={"fixup": "never get a gradient"},
+)
 class TCN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +76,13 @@ class InceptionBlock(nn.Module):
         return F.relu(self.parts(x) + self.bn(self.shortcut(x)))
 
 
-@row(SERIES, [f"blocks.0: {MODULES} | shortcut", f"blocks.1: {MODULES}"], stem="")
+@row(
+    SERIES,
+    [f"blocks.0: {MODULES} | shortcut", f"blocks.1: {MODULES}"],
+    stem="",
+    odd="branches end in a ReLU, which is flat at zero",
+    refused={"fixup": "never get a gradient"},
+)
 class InceptionTime(nn.Module):
     def __init__(self) -> None:
         super().__init__()
