@@ -64,6 +64,7 @@ class Row:
         roles: the norms by role, as patterns of their names, `last: *.norm2; other: norm`; all of them.
         heads, directions, unresolved: what the map lists there; for `unresolved`, a part of each reason.
         refused: a part of the reason for which a scheme refuses the network, by the scheme's name.
+        affine: the number of batch norms that no layer can take when they are folded; None leaves it open.
         loss, optimizer: those of a healthy training on the example inputs.
         batched: whether the first axis of each input is the batch.
         needs: the packages beyond torch.
@@ -83,6 +84,7 @@ class Row:
     directions: tuple[str, ...] | None = None
     unresolved: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    affine: int | None = None
     loss: Loss = squares
     optimizer: Optimizer = sgd
     batched: bool = True

@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 from gallery.row import Row, add
 
-MODULES: set[str] = set()
+MODULES: dict[str, str] = {}
+"""The module of architectures of each network of timm, by the name of its row."""
+OPTIONS: dict[str, str] = {}
+"""Their arguments as text, where they have some."""
 SIZES = {"inception_v3": (299, 299), "r3d_18": (16, 112, 112), "mvit_v1_b": (16, 224, 224)}
 
 
@@ -35,13 +38,25 @@ def timm_images(name: str, options: dict[str, Any]) -> Tensor:
 
 
 def timm(
-    module: str, name: str, blocks: int | None, count: str, inner: int | None = 0, fitted: int = 0, **options: Any
+    module: str,
+    name: str,
+    blocks: int | None,
+    count: str,
+    inner: int | None = 0,
+    fitted: int = 0,
+    affine: int | None = None,
+    refused: str = "",
+    **options: Any,
 ) -> None:
     """Enter a network of timm: its module, its name, how many blocks it has and how they are counted."""
-    MODULES.add(module)
+    MODULES[f"timm {name}"] = module
+    if options:
+        OPTIONS[f"timm {name}"] = f" ({', '.join(f'{key}={value}' for key, value in options.items())})"
     counts = (blocks, inner, fitted if blocks is not None else None)
     made, images = partial(timm_network, name, options), partial(timm_images, name, options)
-    add(Row(f"timm {name}", "zoo", made, images, count, count=counts, needs=("timm",), size="zoo"))
+    reasons = {"skipinit": refused} if refused else {}
+    stated: dict[str, Any] = {"count": counts, "affine": affine, "refused": reasons}
+    add(Row(f"timm {name}", "zoo", made, images, count, needs=("timm",), size="zoo", **stated))
 
 
 def torchvision_network(name: str, options: dict[str, Any]) -> nn.Module:
@@ -51,7 +66,7 @@ def torchvision_network(name: str, options: dict[str, Any]) -> nn.Module:
     return torchvision.models.get_model(name, **options)  # type: ignore[no-any-return]
 
 
-def torchvision(name: str, blocks: int, fitted: int = 0, **options: Any) -> None:
+def torchvision(name: str, blocks: int, fitted: int = 0, affine: int | None = None, **options: Any) -> None:
     """Enter a network of torchvision; none of them nests blocks."""
     shape = ", ".join(map(str, SIZES.get(name, (224, 224))))
     made = partial(torchvision_network, name, options)
@@ -63,6 +78,7 @@ def torchvision(name: str, blocks: int, fitted: int = 0, **options: Any) -> None
             made,
             f"randn(2, 3, {shape})",
             count=counts,
+            affine=affine,
             needs=("torchvision",),
             size="zoo",
         )
@@ -71,8 +87,17 @@ def torchvision(name: str, blocks: int, fitted: int = 0, **options: Any) -> None
 
 timm("beit", "beit_base_patch16_224", 24, "12 × (attention, MLP)")
 timm("byoanet", "halonet_h1", 19, "3 + 3 + 10 + 3 bottlenecks; sums of logits are none", fitted=3)
-timm("byobnet", "test_byobnet", 4, "an edge, a dark, a basic block, a bottleneck; all shortcuts project", fitted=4)
-timm("byobnet", "repvgg_a0", 0, "every unit is parallel convolutions with batch norm, one layer")
+timm(
+    "byobnet",
+    "test_byobnet",
+    4,
+    "an edge, a dark, a basic block, a bottleneck; all shortcuts project",
+    fitted=4,
+    affine=0,
+)
+timm(
+    "byobnet", "repvgg_a0", 0, "every unit is parallel convolutions with batch norm, one layer", affine=1 + 3 + 13 + 0
+)
 timm("byobnet", "mobileone_s0", 0, "every unit is parallel convolutions with batch norm, one layer")
 timm("cait", "cait_xxs24_224", 52, "24 × (attention, MLP), 2 × (class attention, MLP)")
 timm(
@@ -99,7 +124,7 @@ timm("cspnext", "cspnext_tiny", 3, "1 + 1 + 1 + 1 blocks, the last without an ad
 timm("davit", "davit_tiny", 48, "(1 + 1 + 3 + 1) × (spatial, channel) × (position, attention, position, MLP)")
 timm("deepseek_vit", "deepseek_vit_412m", 8, "4 × (attention, MLP)", depth=4)
 timm("deit", "deit_tiny_patch16_224", 24, "12 × (attention, MLP)")
-timm("densenet", "densenet121", 0, "concatenates and never adds")
+timm("densenet", "densenet121", 0, "concatenates and never adds", affine=6 + 12 + 24 + 16 + 3 + 1)
 timm("dla", "dla46x_c", 12, "12 bottlenecks; the roots of this one have no shortcut", fitted=4)
 timm("dla", "dla102", 42, "2 + 8 + 16 + 2 bottlenecks, 1 + 4 + 8 + 1 roots that add a child", fitted=4)
 timm("dpn", "dpn48b", 16, "3 + 4 + 6 + 3 blocks, each adding to part of its channels", fitted=16)
@@ -175,7 +200,7 @@ timm("naflexvit", "naflexvit_base_patch16_parfac_gap", 24, "12 × (attention, ML
 timm("nasnet", "nasnetalarge", None, "cells of sums, of which some add their input", inner=None)
 timm("nest", "nest_tiny", 24, "(2 + 2 + 8) × (attention, MLP)")
 timm("nextvit", "nextvit_small", 44, "16 × (convolution, MLP), 4 × (attention, convolution, MLP over both)")
-timm("nfnet", "test_nfnet", 4, "1 + 1 + 1 + 1, all shortcuts project", fitted=4)
+timm("nfnet", "test_nfnet", 4, "1 + 1 + 1 + 1, all shortcuts project", fitted=4, refused="its branch returns 0")
 timm("pit", "pit_ti_224", 24, "(2 + 6 + 4) × (attention, MLP)")
 timm("pnasnet", "pnasnet5large", None, "cells of sums, of which some add their input", inner=None)
 timm("pvt_v2", "pvt_v2_b0", 16, "(2 + 2 + 2 + 2) × (attention, MLP)")
@@ -194,7 +219,7 @@ timm(
 )
 timm("resnest", "resnest14d", 4, "1 + 1 + 1 + 1", fitted=4)
 timm("resnet", "test_resnet", 4, "3 basic blocks, a bottleneck", fitted=3)
-timm("resnetv2", "resnetv2_18", 8, "2 + 2 + 2 + 2", fitted=3)
+timm("resnetv2", "resnetv2_18", 8, "2 + 2 + 2 + 2", fitted=3, affine=8 + 1)
 timm("rexnet", "rexnet_100", 11, "11 of 16 blocks at stride 1, each adding to its first channels")
 timm("selecsls", "selecsls42", 0, "concatenates and never adds")
 timm("senet", "legacy_seresnet18", 8, "2 + 2 + 2 + 2", fitted=3)
@@ -246,24 +271,24 @@ timm("xcit", "xcit_nano_12_p8_224", 40, "12 × (attention, local, MLP), 2 × (cl
 # The blocks, and those without an identity skip, by the definition of each.
 torchvision("alexnet", 0)
 torchvision("convnext_tiny", 3 + 3 + 9 + 3)
-torchvision("densenet121", 0)
-torchvision("efficientnet_b0", 0 + 1 + 1 + 2 + 2 + 3 + 0)
-torchvision("googlenet", 0, init_weights=False)
-torchvision("inception_v3", 0, init_weights=False)
+torchvision("densenet121", 0, affine=6 + 12 + 24 + 16 + 3 + 1)
+torchvision("efficientnet_b0", 0 + 1 + 1 + 2 + 2 + 3 + 0, affine=0)
+torchvision("googlenet", 0, init_weights=False, affine=0)
+torchvision("inception_v3", 0, init_weights=False, affine=0)
 # Every layer: an inverted residual, window attention, MLP, grid attention, MLP; the first of a stage strides.
 torchvision("maxvit_t", (2 + 2 + 5 + 2) * 5, fitted=4)
 torchvision("mnasnet0_5", 2 + 2 + 2 + 1 + 3 + 0)
-torchvision("mobilenet_v2", 0 + 1 + 2 + 3 + 2 + 2 + 0)
+torchvision("mobilenet_v2", 0 + 1 + 2 + 3 + 2 + 2 + 0, affine=0)
 torchvision("mobilenet_v3_small", 0 + 1 + 2 + 1 + 2)
 torchvision("regnet_y_400mf", 1 + 3 + 6 + 6, fitted=4)
-torchvision("resnet18", 2 + 2 + 2 + 2, fitted=3)
-torchvision("resnext50_32x4d", 3 + 4 + 6 + 3, fitted=4)
+torchvision("resnet18", 2 + 2 + 2 + 2, fitted=3, affine=0)
+torchvision("resnext50_32x4d", 3 + 4 + 6 + 3, fitted=4, affine=0)
 torchvision("shufflenet_v2_x0_5", 0)
 torchvision("squeezenet1_0", 0)
 torchvision("swin_t", 2 * (2 + 2 + 6 + 2))
 torchvision("swin_v2_t", 2 * (2 + 2 + 6 + 2))
-torchvision("vgg11_bn", 0)
+torchvision("vgg11_bn", 0, affine=0)
 torchvision("vit_b_16", 2 * 12)
-torchvision("wide_resnet50_2", 3 + 4 + 6 + 3, fitted=4)
+torchvision("wide_resnet50_2", 3 + 4 + 6 + 3, fitted=4, affine=0)
 torchvision("mvit_v1_b", 2 * 16, fitted=3 + 3)
-torchvision("r3d_18", 2 + 2 + 2 + 2, fitted=3)
+torchvision("r3d_18", 2 + 2 + 2 + 2, fitted=3, affine=0)

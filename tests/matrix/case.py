@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import normless as nl
 from matrix.scheme_facts import Scheme
+from normless._internal.copying import copied
 from normless.errors import NormlessError
 
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-3}
@@ -61,7 +61,7 @@ class Subject:
     def dtype(self) -> torch.dtype:
         """Double precision where the network runs in it."""
         try:
-            self.run(deepcopy(self.model).double(), torch.float64)
+            self.run(copied(self.model).double(), torch.float64)
         except (RuntimeError, TypeError):
             return torch.float32
         return torch.float64
@@ -74,13 +74,13 @@ class Subject:
             states.append((torch.get_rng_state(), random.getstate()))
             if len(states) == 1:
                 with torch.no_grad():
-                    deepcopy(self.model)(*self.inputs, **self.kwargs)
+                    copied(self.model)(*self.inputs, **self.kwargs)
         return not torch.equal(states[0][0], states[1][0]) or states[0][1] != states[1][1]
 
     @cached_property
     def is_per_example(self) -> bool:
         """Whether the network in evaluation computes each example on its own as it was written."""
-        net = deepcopy(self.model).to(self.dtype).eval()
+        net = copied(self.model).to(self.dtype).eval()
         return self.row.batched and not self.mixes(net)
 
     def mixes(self, net: nn.Module) -> str:
@@ -120,7 +120,7 @@ class Case:
     def net(self) -> nn.Module:
         """A copy of the conversion in training mode."""
         assert isinstance(self.outcome, nn.Module), self.outcome
-        return deepcopy(self.outcome).train()
+        return copied(self.outcome).train()
 
     def opened(self) -> nn.Module:
         """A copy with noise on every parameter, so that no zero hides a mistake."""

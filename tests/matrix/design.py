@@ -10,7 +10,8 @@ from matrix.scheme_facts import SCHEMES
 
 SMALL = [name for name, row in ROWS.items() if row.size == "small"]
 LARGE = [name for name, row in ROWS.items() if row.size == "slow"]
-ZOO = [name for name, row in ROWS.items() if row.size == "zoo"]
+QUICK_ZOO = ["timm test_byobnet", "timm test_resnet"]
+ZOO = [name for name, row in ROWS.items() if row.size == "zoo" and name not in QUICK_ZOO]
 EACH = 3
 """Of the properties, that many are checked of a case of the sample; each row, scheme and property is met."""
 

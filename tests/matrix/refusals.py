@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from gallery import ROWS
+
 from matrix.case import Case, Subject
 from matrix.scheme_facts import SCHEMES
-
 from normless.errors import NormlessError
 
 PATH = Path(__file__).with_name("refusals.txt")
@@ -25,10 +25,13 @@ def reason(error: NormlessError) -> str:
     """The reason of a refusal, without what differs from network to network."""
     sentence = " ".join(str(error).split())
     sentence = re.split(r"is not possible(?: at [^:]*?(?:\([^)]*\))?| in this \w+)?: ", sentence)[-1]
-    sentence = re.sub(r"'[^']*'|\b[A-Z]\w*\([^)]*\)", "…", sentence)
-    # Paths, operators in forward code, sizes and numbers.
+    # Names, calls, classes, paths, operators in forward code, sizes and numbers.
+    sentence = re.sub(
+        r"'[^']*'|\"[^\"]*\"|\b[A-Z]\w*\([^)]*\)|\b(?=\w*[A-Z]\w*[A-Z])\w+\b|\b[A-Z]\w+\b(?!\.? )", "…", sentence
+    )
     sentence = re.sub(r"[\w.#]*:[\w.]+|\b\w+(?:\.[\w#]+)+|[-+]?\d[\d.e×→/-]*", "…", sentence)
-    return re.sub(r"(?:…[ ,;]*(?:and )?)+…", "…", sentence)[:160].strip()
+    sentence = re.sub(r"\ban? (?:instance norm |conv |linear )?…( groups)?", "a …", sentence)
+    return re.sub(r"(?:…[ ,;/]*(?:and )?)+…", "…", sentence)[:160].strip()
 
 
 def named_module(error: NormlessError, case: Case) -> bool:
@@ -47,25 +50,29 @@ def named_module(error: NormlessError, case: Case) -> bool:
 def listed() -> Table:
     """The reasons by scheme and row."""
     table: Table = {text: {} for text in SCHEMES}
-    scheme = ""
+    texts: list[str] = []
     for line in PATH.read_text(encoding="utf-8").splitlines()[1:] if PATH.exists() else ():
         if line.startswith("== "):
-            scheme = line.removeprefix("== ")
+            texts = line.removeprefix("== ").split(" and ")
         elif line:
             why, _, rows = line.rpartition(" | ")
-            table[scheme] |= dict.fromkeys(rows.split("; "), why)
+            for text in texts:
+                table[text] |= dict.fromkeys(rows.split("; "), why)
     return table
 
 
 def write(table: Table) -> None:
     """Write the file."""
     lines = ["Reasons for which schemes refuse rows of the gallery; written by `make refusals`."]
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
     for scheme, reasons in table.items():
+        alike[tuple(sorted(reasons.items()))].append(scheme)
+    for pairs, texts in alike.items():
         by_reason: dict[str, list[str]] = defaultdict(list)
-        for name, why in reasons.items():
+        for name, why in pairs:
             by_reason[why].append(name)
-        lines += ["", f"== {scheme}"] if by_reason else []
-        lines += [f"{why} | {'; '.join(sorted(names))}" for why, names in sorted(by_reason.items())]
+        lines += ["", f"== {' and '.join(texts)}"] if pairs else []
+        lines += [f"{why} | {'; '.join(names)}" for why, names in sorted(by_reason.items())]
     PATH.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

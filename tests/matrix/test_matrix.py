@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
-from gallery import ROWS
+from gallery import ROWS, zoo
 from torch import nn
 
 from matrix import design, refusals, row_properties
@@ -95,8 +95,7 @@ def test_compiler_and_exporters(name: str, scheme: str) -> None:
     check(Case(subject(name), SCHEMES[scheme]), [*property_names(slow=True)])
 
 
-@pytest.mark.zoo
-@pytest.mark.parametrize("name", design.ZOO)
+@pytest.mark.parametrize("name", [*design.QUICK_ZOO, *marked([*design.ZOO], "zoo")])
 def test_a_network_of_the_zoo(name: str) -> None:
     """The map in both modes and what calls leave alone; skipinit converts and trains, or has no block to convert."""
     one = Subject(ROWS[name])
@@ -108,3 +107,10 @@ def test_a_network_of_the_zoo(name: str) -> None:
         check(case, ["every_parameter_learns", "branches_are_shut_at_the_start", "nothing_of_the_original_changes"])
     else:
         assert one.row.refused.get("skipinit", "it has no residual block") in str(case.outcome)
+
+
+@pytest.mark.zoo
+def test_every_architecture_module_of_timm_has_a_network() -> None:
+    """A newer timm has more: add a network of each to the table, with its blocks counted."""
+    timm = pytest.importorskip("timm")
+    assert set(timm.list_modules()) == {*zoo.MODULES.values()}
