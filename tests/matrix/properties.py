@@ -273,6 +273,8 @@ def types_and_memory_orders(case: Case) -> None:
         expected = case.subject.run(net)
         exact = case.subject.run(net.double(), torch.float64)
         assert difference(expected, exact) < 1e-2
+        if any(one.dim() > 4 for one in net.parameters()):
+            return
         last = case.subject.run(net.to(memory_format=torch.channels_last), torch.float64)
         assert difference(last, exact) < 1e-8
 
