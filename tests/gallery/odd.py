@@ -111,6 +111,19 @@ def joined_branches() -> nn.Module:
     return in_sequence(Joined(), Joined())
 
 
+@row(
+    PHOTOS,
+    ["1: conv1 conv2", "2: wide | point", "3: conv1 conv2"],
+    stem="0",
+    roles="last: *.norm2 2.norm; other: *",
+    odd="a projection of one convolution between identity skip paths",
+    loss=entropy,
+)
+def a_projection_between() -> nn.Module:
+    parts = {"wide": conv(), "point": nn.Conv2d(WIDTH, WIDTH, 1), "norm": nn.BatchNorm2d(WIDTH)}
+    return in_sequence(ConvBlock(), Written(lambda m, x: m.norm(m.wide(x)) + m.point(x), **parts), ConvBlock())
+
+
 # Regions of forward code.
 @row(PHOTOS, TWO, odd="autocast in the forward code", loss=entropy)
 class Autocast(Images):

@@ -250,6 +250,9 @@ convolved("mobileone", lambda m, x: m.norm3(x) + m.norm1(m.wide(x)), used="wide 
 convolved("repvit", lambda m, x: m.norm3((m.norm1(m.wide(x)) + m.point(x)) + x), used="wide point norm1 norm3")
 convolved("bare shortcut", lambda m, x: m.norm1(m.wide(x)) + m.point(x), ": wide | point", used="wide point norm1")
 convolved(
+    "bare shortcut first", lambda m, x: m.point(x) + m.norm1(m.wide(x)), ": wide | point", used="wide point norm1"
+)
+convolved(
     "bare shortcut in place",
     lambda m, x: m.norm1(m.wide(x)).add_(m.point(x)),
     ": wide | point",

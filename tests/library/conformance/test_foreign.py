@@ -96,7 +96,11 @@ def test_a_cross_attention_packs_keys_and_values_alone() -> None:
     sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 12}
     config = hf.GPT2Config(add_cross_attention=True, bos_token_id=0, eos_token_id=1, **sizes)
     model = hf.GPT2LMHeadModel(config)
-    inputs = {"input_ids": torch.randint(2, 50, (4, 7)), "encoder_hidden_states": torch.randn(4, 3, 16), "use_cache": False}
+    inputs = {
+        "input_ids": torch.randint(2, 50, (4, 7)),
+        "encoder_hidden_states": torch.randn(4, 3, 16),
+        "use_cache": False,
+    }
     net = nl.convert(model, nl.Scheme("rescaled", (RescaleBranches(),)), **inputs)
     old, new = (one.transformer.h[0].crossattention for one in (model, net))
     key, value = new.c_attn.weight.chunk(2, 1)
