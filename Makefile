@@ -12,7 +12,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo census names lint format bench bench-doctor evidence campaign campaign-save clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo goldens refusals census names lint format bench bench-doctor evidence campaign campaign-save clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -24,6 +24,8 @@ help:
 	@echo "make power      mutants and reverted fixes, and which tests notice them; resumes; takes hours"
 	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
+	@echo "make goldens    snapshots of maps, plans and changes, after changing a network of the gallery or the library"
+	@echo "make refusals   the table of which networks of the gallery a scheme refuses; takes half an hour"
 	@echo "make docs       the site, from docs and mkdocs.yml, in site/; strict: a warning is an error"
 	@echo "make notebooks  docs/notebooks, after changing a tutorial"
 	@echo "make docs-version  the site of this version, on the branch gh-pages of this clone"
@@ -83,7 +85,14 @@ lowest:
 	$(LOWEST)/bin/python -m pytest -m "not slow and not zoo" -W ignore $(LOWEST_TESTS)
 
 zoo: $(INSTALLED)
-	$(BIN)/python -m pytest tests/library/zoo
+	$(BIN)/python -m pytest -m zoo tests/matrix tests/library/zoo
+
+# `make goldens ROWS="ViT GPT"` and `make refusals ROWS=…` look at some rows or kinds alone.
+goldens: $(INSTALLED)
+	PYTHONPATH=.:tests $(BIN)/python -m gallery.goldens $(ROWS)
+
+refusals: $(INSTALLED)
+	PYTHONPATH=.:tests $(BIN)/python -m matrix.refusals $(ROWS)
 
 # Once its tools are installed it needs no network.
 docs: $(INSTALLED)

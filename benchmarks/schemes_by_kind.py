@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -18,13 +19,17 @@ from statistics import mean
 from time import perf_counter, time
 from typing import Any, NamedTuple
 
-import networks_by_kind as images
-import networks_by_kind_sequences as sequences
-import networks_by_kind_structures as structures
 import tasks_by_kind as tasks
 import torch
 from side_by_side import SideBySide
 from torch import Tensor, nn
+
+# The networks are rows of the gallery.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from gallery import kinds_of_images as images
+from gallery import kinds_of_sequences as sequences
+from gallery import kinds_of_structures as structures
 
 import normless as nl
 from normless.errors import NormlessError

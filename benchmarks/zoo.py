@@ -21,9 +21,10 @@ from normless_lab.process import available_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 # The networks are those of the sweep that `make zoo` tests.
-sys.path.insert(0, str(ROOT / "tests" / "library" / "zoo"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from zoo_networks import BY_NAME, ZOO, ZooNetwork  # noqa: E402
+from gallery import ROWS, zoo  # noqa: E402
+from gallery import Row as Network  # noqa: E402
 
 HEADER = """\
 # The residual structure of timm's architectures
@@ -48,7 +49,7 @@ images of the size that it is made for, with random weights, on {threads} of {co
 class Row:
     """A network, its map, and how long reading it took."""
 
-    network: ZooNetwork
+    network: Network
     map: ResidualMap
     seconds: float
 
@@ -56,10 +57,10 @@ class Row:
         blocks = list(self.map.walk())
         inner = len(blocks) - self.map.depth
         roles = Counter(self.map.norms.values())
-        options = ", ".join(f"{name}={value}" for name, value in self.network.options.items())
+        name = self.network.name
         cells = (
-            self.network.module,
-            f"{self.network.name} ({options})" if options else self.network.name,
+            zoo.MODULES[name],
+            name.removeprefix("timm ") + zoo.OPTIONS.get(name, ""),
             f"{self.map.depth} + {inner}" if inner else self.map.depth,
             sum(block.identity_skip for block in blocks),
             *(roles[role] for role in ("last", "down", "stem", "other")),
@@ -69,30 +70,29 @@ class Row:
         return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def measure(network: ZooNetwork) -> Row:
+def measure(network: Network) -> Row:
     """Build a network and read its map."""
-    model = network.build().eval()
-    images = network.images(model)
+    model, (images, _) = network.network().eval(), network.example()
     # What the last network left behind must not be collected at this one's cost.
     gc.collect()
     start = perf_counter()
-    found = residual_map(model, images)
+    found = residual_map(model, *images)
     return Row(network, found, perf_counter() - start)
 
 
 def main() -> None:
     """Measure the networks and write the table."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "zoo.md"
-    networks = [BY_NAME[name] for name in sys.argv[2:]] or ZOO
+    networks = [ROWS[f"timm {name}"] for name in sys.argv[2:]] or [ROWS[name] for name in zoo.MODULES]
     # The first export pays for imports.
-    measure(BY_NAME["test_vit"])
+    measure(ROWS["timm test_vit"])
     rows = []
     for number, network in enumerate(networks, start=1):
         rows.append(measure(network))
         sys.stderr.write(f"{number} of {len(networks)}: {network.name}\n")
     slowest = max(rows, key=lambda row: row.seconds)
     header = HEADER.format(
-        modules=len({network.module for network in networks}),
+        modules=len({zoo.MODULES[network.name] for network in networks}),
         timm=timm.__version__,
         torch=torch.__version__,
         threads=torch.get_num_threads(),

@@ -1,4 +1,4 @@
-"""Attention by einsum and dropped paths, styles of code that `tests/benchmarks/test_styles.py` lacks, by hand.
+"""Attention by einsum and dropped paths, styles of code that the gallery lacks, by hand.
 
 A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it
 computes what `none` does; with α = 0.5 what the network with Gaussian biases does with its norms taken out and its

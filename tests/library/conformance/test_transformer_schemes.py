@@ -1,4 +1,4 @@
-"""Schemes for transformers on ours, norms ahead and behind: what holds beyond `test_foreign.py`."""
+"""Schemes for transformers on ours, norms ahead and behind: what holds beyond the matrix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
-from conformance_cases import perturbed
+from matrix.case import perturbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -74,7 +74,7 @@ def test_examples_alone_cached_decoding_and_gradients(scheme: str, norm: Norm) -
     """Each example is computed on its own, token by token as all at once; every parameter gets a gradient."""
     net = converted(scheme, norm).double()
     check_every_parameter_learns(deepcopy(net))
-    perturbed(net)
+    perturbed(net, 0.1)
     source, target = words(4, 6), words(4, 5)
     source[2, 3:] = 0
     together = net(source, target)

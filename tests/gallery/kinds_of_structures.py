@@ -6,6 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gallery.kinds_of_sequences import each
+from gallery.row import adamw, entropy, row
+
+GRAPHS = "(randn(4, 6, 4), rand(4, 6, 6).gt(0.6).float())"
+
 
 class VideoBlock(nn.Module):
     """R(2+1)D: a convolution over space, one over time, activation after the sum."""
@@ -21,6 +26,17 @@ class VideoBlock(nn.Module):
         return F.relu(x + self.bn2(self.time(F.relu(self.bn1(self.space(x))))))
 
 
+@row(
+    "randn(4, 1, 3, 12, 12)",
+    each("blocks.{}: space time"),
+    8,
+    2,
+    stem="stem.0",
+    heads="fc",
+    roles="stem: stem.1; last: *.bn2; other: *.bn1",
+    odd="convolutions over space, then over time",
+    loss=entropy,
+)
 class Video(nn.Module):
     """Says in which of four directions a figure moves."""
 
@@ -49,6 +65,19 @@ class VolumeBlock(nn.Module):
         return x + self.conv2(F.leaky_relu(self.norm2(h), 0.01))
 
 
+@row(
+    "randn(2, 1, 8, 8, 8)",
+    [
+        "fine: conv1 conv2",
+        (
+            "halve coarse.0.conv1 coarse.0.conv2 coarse.1.conv1 coarse.1.conv2 coarse.2.conv1 coarse.2.conv2 enlarge",
+            each("coarse.{}: conv1 conv2", count=3),
+        ),
+        "last: conv1 conv2",
+    ],
+    stem="enter",
+    odd="instance norms; the finer scale is added to the coarser",
+)
 class VNet(nn.Module):
     """Marks the voxels of a ball: two scales, the finer added to the coarser."""
 
@@ -66,6 +95,17 @@ class VNet(nn.Module):
         return self.out(self.last(fine + self.enlarge(self.coarse(self.halve(fine)))))
 
 
+@row(
+    "randn(4, 1, 8, 8, 8)",
+    each("convs1.{0} convs2.{0}"),
+    8,
+    2,
+    stem="enter",
+    heads="fc",
+    roles="last: norms2.*; other: *",
+    odd="blocks written at the root",
+    loss=entropy,
+)
 class Volumes(nn.Module):
     """Pre-activation blocks with batch norms; counts balls."""
 
@@ -85,6 +125,17 @@ class Volumes(nn.Module):
         return self.fc(F.relu(self.norm(h)).mean((2, 3, 4)))
 
 
+@row(
+    GRAPHS,
+    each("neighbours.{0} own.{0}"),
+    4,
+    24,
+    2,
+    stem="enter",
+    heads="out",
+    roles="last: norms.*",
+    odd="batch norm over nodes; a branch of two layers side by side",
+)
 class MessagePassing(nn.Module):
     """x + relu(norm(W · mean of the neighbours + V · x)); batch norm over all nodes of all graphs."""
 
@@ -121,6 +172,18 @@ class GraphAttentionLayer(nn.Module):
         return x + self.out(F.elu(attention @ h))
 
 
+@row(
+    GRAPHS,
+    each("layers.{}: w target source out"),
+    4,
+    24,
+    2,
+    stem="enter",
+    heads="out",
+    roles="last: layers.*; other: norm",
+    odd="additive attention over the neighbours",
+    optimizer=adamw,
+)
 class GAT(nn.Module):
     """A value for every node."""
 
@@ -151,6 +214,18 @@ class GINLayer(nn.Module):
         return x + self.mlp((1 + self.epsilon) * h + adjacency @ h)
 
 
+@row(
+    GRAPHS,
+    each("layers.{}: mlp.0 mlp.2"),
+    4,
+    24,
+    2,
+    stem="enter",
+    heads="out",
+    roles="last: layers.*; other: norm",
+    odd="a learned factor beside the sum of the neighbours",
+    optimizer=adamw,
+)
 class GIN(nn.Module):
     """A value for every graph: the mean over its nodes."""
 
@@ -167,6 +242,16 @@ class GIN(nn.Module):
         return self.out(self.norm(h).mean(1))
 
 
+@row(
+    "randn(6, 12)",
+    each("blocks.{}: 1 3"),
+    12,
+    24,
+    2,
+    stem="enter",
+    heads="head.2",
+    roles="last: blocks.*; other: head.0",
+)
 class TabularResNet(nn.Module):
     """x + W₂ relu(W₁ batch norm(x)), as in work on tabular data; a last norm."""
 
@@ -186,6 +271,9 @@ class TabularResNet(nn.Module):
         return self.head(h)
 
 
+@row(
+    "randn(6, 12)", each("inner.{0} outer.{0}"), 12, 24, 2, stem="enter", odd="two heads that are added, less a mean"
+)
 class Dueling(nn.Module):
     """A Q-network with pre-norm residual perceptrons: value + advantage - mean advantage."""
 
@@ -207,6 +295,17 @@ class Dueling(nn.Module):
         return self.value(h) + advantage - advantage.mean(1, keepdim=True)
 
 
+@row(
+    "(randn(6, 64), randn(6, 8))",
+    [*each("encoder.{}: 1 3"), *each("decoder.{}: 1 3")],
+    64,
+    24,
+    8,
+    2,
+    stem="encode_in",
+    odd="two trunks; the noise is an input; a logarithm of a variance",
+    optimizer=adamw,
+)
 class VAE(nn.Module):
     """A variational autoencoder of residual perceptrons; the noise is an input."""
 

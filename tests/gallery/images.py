@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from style_table import style
 from torch import Tensor, nn
+
+from gallery.row import row
 
 IMAGES = "randn(2, 3, 16, 16)"
 W = 8
@@ -47,7 +48,7 @@ class Basic(nn.Module):
         return F.relu(out)
 
 
-@style(IMAGES, "stem.0", ["blocks.0: conv1 conv2", "blocks.1: conv1 conv2 | shortcut.0", "blocks.2: conv1 conv2"])
+@row(IMAGES, ["blocks.0: conv1 conv2", "blocks.1: conv1 conv2 | shortcut.0", "blocks.2: conv1 conv2"], stem="stem.0")
 class CifarResNet(Classifier):
     def __init__(self) -> None:
         super().__init__(conv_bn(3, W), Basic(), Basic(W, 16, 2), Basic(16, 16), width=16)
@@ -67,13 +68,7 @@ class PreAct(nn.Module):
         return self.conv2(self.drop(F.relu(self.bn2(self.conv1(out))))) + short
 
 
-@style(IMAGES, "stem", ["blocks.0: conv1 conv2", "blocks.1: conv1 conv2 | shortcut"])
-class PreActResNet(Classifier):
-    def __init__(self) -> None:
-        super().__init__(conv(3), PreAct(), PreAct(W, 16, 2), nn.BatchNorm2d(16), nn.ReLU(), width=16)
-
-
-@style(IMAGES, "stem", ["blocks.0: conv1 conv2 | shortcut", "blocks.1: conv1 conv2"])
+@row(IMAGES, ["blocks.0: conv1 conv2 | shortcut", "blocks.1: conv1 conv2"], stem="stem")
 class WideResNet(Classifier):
     def __init__(self) -> None:
         blocks = [PreAct(W, 32, 1, 0.3), PreAct(32, 32, 1, 0.3)]
@@ -89,7 +84,7 @@ class Dense(nn.Module):
         return torch.cat([x, self.layers(x)], 1)
 
 
-@style(IMAGES, "", [])
+@row(IMAGES, [])
 class DenseNet(Classifier):
     def __init__(self) -> None:
         super().__init__(conv(3), Dense(8), Dense(12), nn.BatchNorm2d(16), nn.ReLU(), width=16)
@@ -114,7 +109,9 @@ class SEBlock(Basic):
         return F.relu(out + self.shortcut(x))
 
 
-@style(IMAGES, "stem.0", ["blocks.0: conv1 conv2 se.fc1 se.fc2", "blocks.1: conv1 conv2 se.fc1 se.fc2 | shortcut.0"])
+@row(
+    IMAGES, ["blocks.0: conv1 conv2 se.fc1 se.fc2", "blocks.1: conv1 conv2 se.fc1 se.fc2 | shortcut.0"], stem="stem.0"
+)
 class SEResNet(Classifier):
     def __init__(self) -> None:
         super().__init__(conv_bn(3, W), SEBlock(), SEBlock(W, 16, 2), width=16)
@@ -131,10 +128,10 @@ class Bottleneck(nn.Module):
         return self.relu(self.body(x) + self.downsample(x))
 
 
-@style(
+@row(
     IMAGES,
-    "stem.0.0",
     ["blocks.0: body.0.0 body.1.0 body.2.0 | downsample.0", "blocks.1: body.0.0 body.1.0 body.2.0"],
+    stem="stem.0.0",
 )
 class ResNeXt(Classifier):
     def __init__(self) -> None:
@@ -152,7 +149,7 @@ class ShakeShakeBlock(nn.Module):
         return x + share * self.left(x) + (1 - share) * self.right(x)
 
 
-@style(IMAGES, "stem.0", [f"blocks.{b}: left.1 left.4 + right.1 right.4" for b in range(2)])
+@row(IMAGES, [f"blocks.{b}: left.1 left.4 + right.1 right.4" for b in range(2)], stem="stem.0")
 class ShakeShake(Classifier):
     def __init__(self) -> None:
         super().__init__(conv_bn(3, W), ShakeShakeBlock(), ShakeShakeBlock(), nn.ReLU())
@@ -174,14 +171,7 @@ class InvertedResidual(nn.Module):
         return x + self.conv(x) if self.use_skip else self.conv(x)
 
 
-@style(IMAGES, "stem.0", [f"blocks.{b}.conv: 0.0 1.0 3" for b in (0, 2)])
-class MobileNet(Classifier):
-    def __init__(self) -> None:
-        blocks = [InvertedResidual(W, W, 1), InvertedResidual(W, 12, 2), InvertedResidual(12, 12, 1)]
-        super().__init__(conv_bn(3, W, act=nn.ReLU6), *blocks, conv_bn(12, 16, 1, act=nn.ReLU6), width=16)
-
-
-@style(IMAGES, "stem.0", [f"blocks.{b}.conv: 0.0 1.0 2.fc1 2.fc2 3" for b in (0, 2)])
+@row(IMAGES, [f"blocks.{b}.conv: 0.0 1.0 2.fc1 2.fc2 3" for b in (0, 2)], stem="stem.0")
 class EfficientNet(Classifier):
     def __init__(self) -> None:
         blocks = [InvertedResidual(*one, gate=True) for one in ((W, W, 1), (W, 12, 2), (12, 12, 1))]
@@ -204,7 +194,7 @@ class ConvNeXtBlock(nn.Module):
         return x + h
 
 
-@style(IMAGES, "stem.0", [f"blocks.{b}: dwconv pwconv1 pwconv2" for b in range(2)])
+@row(IMAGES, [f"blocks.{b}: dwconv pwconv1 pwconv2" for b in range(2)], stem="stem.0")
 class ConvNeXt(Classifier):
     def __init__(self) -> None:
         stem = nn.Sequential(nn.Conv2d(3, W, 4, 4), nn.GroupNorm(1, W))

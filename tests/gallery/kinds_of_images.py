@@ -6,6 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gallery.row import entropy, row
+
+DIGITS = "randn(4, 1, 8, 8)"
+
+
+def numbered(count: int, block: str, first: int = 0) -> list[str]:
+    """One statement for each number."""
+    return [block.format(number) for number in range(first, first + count)]
+
 
 def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
     """A convolution that keeps the size of images, without bias."""
@@ -68,6 +77,21 @@ def stem(inputs: int, width: int, stride: int = 2) -> nn.Sequential:
     return nn.Sequential(conv(inputs, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
 
 
+@row(
+    DIGITS,
+    [
+        "layer1.0: conv1 conv2",
+        "layer1.1: conv1 conv2",
+        "layer1.2: conv1 conv2",
+        "layer2.0: conv1 conv2 | downsample.0",
+        "layer2.1: conv1 conv2",
+        "layer2.2: conv1 conv2",
+    ],
+    stem="stem.0",
+    heads="fc",
+    roles="stem: stem.1; down: layer2.0.downsample.1; last: *.bn2; other: *.bn1",
+    loss=entropy,
+)
 class ResNetV1(nn.Module):
     """Two stages of basic blocks and a linear classifier."""
 
@@ -83,6 +107,16 @@ class ResNetV1(nn.Module):
         return self.fc(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
 
 
+@row(
+    DIGITS,
+    numbered(2, "blocks.{}: conv1 conv2"),
+    8,
+    2,
+    stem="conv",
+    heads="fc",
+    roles="last: *.bn2; other: *",
+    loss=entropy,
+)
 class ResNetV2(nn.Module):
     """Pre-activation blocks, a last norm, a linear classifier."""
 
@@ -101,6 +135,16 @@ class ResNetV2(nn.Module):
         return self.fc(self.features(x))
 
 
+@row(
+    DIGITS,
+    numbered(2, "blocks.{}.conv: 0 3 6"),
+    8,
+    2,
+    stem="stem.0",
+    heads="fc",
+    roles="stem: stem.1; last: *.conv.7; other: *",
+    loss=entropy,
+)
 class MobileNet(nn.Module):
     """Inverted residuals and a linear classifier."""
 
@@ -115,6 +159,14 @@ class MobileNet(nn.Module):
         return self.fc(self.head(self.blocks(self.stem(x))).mean((2, 3)))
 
 
+@row(
+    DIGITS,
+    numbered(6, "blocks.{}: conv1 conv2"),
+    odd="unit features times unit prototypes and a learned scale",
+    stem="stem.0",
+    roles="stem: stem.1; last: *.bn2; other: *.bn1",
+    loss=entropy,
+)
 class CosineClassifier(nn.Module):
     """Unit features against unit prototypes, times a learned scale."""
 
@@ -130,6 +182,15 @@ class CosineClassifier(nn.Module):
         return self.scale * F.normalize(h) @ F.normalize(self.prototypes).t()
 
 
+@row(
+    "(randn(4, 1, 8, 4), randn(4, 32))",
+    [*numbered(2, "image.blocks.{}: conv1 conv2"), *numbered(2, "text.{}: 1 3")],
+    8,
+    2,
+    odd="two towers and a temperature: an output of every pair",
+    loss=entropy,
+    batched=False,
+)
 class TwoTowers(nn.Module):
     """CLIP: a convolutional tower and one of residual perceptrons, and a learned temperature."""
 
@@ -156,6 +217,14 @@ class TwoTowers(nn.Module):
         return self.logit_scale.exp() * F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).t()
 
 
+@row(
+    DIGITS,
+    numbered(2, "blocks.{}: conv1 conv2"),
+    8,
+    2,
+    odd="unit vectors from a projection with a norm in it",
+    stem="stem.0",
+)
 class Embedder(nn.Module):
     """Unit embeddings for a supervised contrastive loss, from a projection head with a norm in it."""
 
@@ -171,6 +240,13 @@ class Embedder(nn.Module):
         return F.normalize(self.projection(self.blocks(self.stem(x)).mean((2, 3))), dim=1)
 
 
+@row(
+    "randn(4, 1, 16, 16)",
+    numbered(6, "backbone.{}: conv1 conv2", 2),
+    odd="two heads, one of them behind a sigmoid",
+    stem="backbone.0.0 backbone.1.0",
+    heads="cls box",
+)
 class Detector(nn.Module):
     """One box and its class for each image."""
 
@@ -187,6 +263,13 @@ class Detector(nn.Module):
         return self.cls(h), torch.sigmoid(self.box(h))
 
 
+@row(
+    "randn(4, 1, 16, 16)",
+    numbered(6, "blocks.{}: conv1 conv2"),
+    odd="towers with group norms behind a trunk with batch norms",
+    stem="stem.0.0 stem.1.0",
+    heads="cls box",
+)
 class GridDetector(nn.Module):
     """FCOS: scores of classes and boxes at every cell, from towers that share the backbone."""
 
@@ -207,6 +290,13 @@ class GridDetector(nn.Module):
         return self.cls(self.cls_tower(h)), self.box(self.box_tower(h))
 
 
+@row(
+    DIGITS,
+    numbered(6, "trunk.{}.conv: 0 3 6", 1),
+    odd="three heads of one trunk",
+    stem="trunk.0.0",
+    heads="heads.digit heads.odd heads.turn",
+)
 class ManyHeads(nn.Module):
     """Class, parity and rotation of an image from one trunk."""
 
@@ -221,6 +311,13 @@ class ManyHeads(nn.Module):
         return self.heads["digit"](h), self.heads["odd"](h), self.heads["turn"](h)
 
 
+@row(
+    DIGITS,
+    ["down1.0: conv1 conv2", *numbered(4, "middle.{}: conv1 conv2"), "up1.0: conv1 conv2"],
+    name="ResidualUNet",
+    odd="two scales joined by a concatenation",
+    stem="enter",
+)
 class UNet(nn.Module):
     """A residual U-Net of two scales that marks the pixels of a figure."""
 
@@ -243,6 +340,7 @@ class UNet(nn.Module):
         return self.out(F.relu(self.norm(self.up1(h))))
 
 
+@row(DIGITS, ["body: 0 2 5 8"], 8, 2, odd="one global skip path from the input, subtracted; no block inside")
 class DnCNN(nn.Module):
     """A plain stack of convolutions that predicts the noise, which one global skip path takes off."""
 
@@ -272,6 +370,15 @@ class TimedBlock(nn.Module):
         return x + self.conv2(F.silu(self.norm2(h)))
 
 
+@row(
+    "(randn(4, 1, 8, 8), rand(4, 1))",
+    numbered(2, "blocks.{}: conv1 time conv2"),
+    8,
+    2,
+    odd="the time is added between the convolutions; pixels are shuffled at the end",
+    stem="enter time.0 time.2",
+    roles="last: *.norm2; other: *",
+)
 class Diffusion(nn.Module):
     """Predicts the noise in an image of a given noise level."""
 

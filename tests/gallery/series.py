@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from style_sequences import Attention, D
-from style_table import style
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
+
+from gallery.row import row
+from gallery.sequences import Attention, D
 
 SERIES = "randn(2, 4, 32)"
 
@@ -27,7 +28,13 @@ class TemporalBlock(nn.Module):
         return F.relu(out + (x if self.downsample is None else self.downsample(x)))
 
 
-@style(SERIES, "", ["blocks.0: conv1 conv2 | downsample", "blocks.1: conv1 conv2", "blocks.2: conv1 conv2"])
+@row(
+    SERIES,
+    ["blocks.0: conv1 conv2 | downsample", "blocks.1: conv1 conv2", "blocks.2: conv1 conv2"],
+    stem="",
+    odd="branches end in a ReLU, which is flat at zero",
+    refused={"fixup": "never get a gradient"},
+)
 class TCN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -36,35 +43,6 @@ class TCN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.linear(self.blocks(x)[..., -1])
-        return logits
-
-
-@style(SERIES, "stem", [f"layers.{b}: filter gate residual" for b in range(3)])
-class WaveNet(nn.Module):
-    """Gated blocks whose inner activations are summed up for the output as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv1d(4, 8, 1)
-        self.layers = nn.ModuleList()
-        for dilation in (1, 2, 4):
-            layer = nn.ModuleDict(
-                {"norm": nn.BatchNorm1d(8), "residual": nn.Conv1d(8, 8, 1), "skip": nn.Conv1d(8, 6, 1)}
-            )
-            layer["filter"], layer["gate"] = (
-                nn.Conv1d(8, 8, 3, padding=dilation, dilation=dilation) for _ in range(2)
-            )
-            self.layers.append(layer)
-        self.out = nn.Sequential(nn.ReLU(), nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Conv1d(6, 3, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x, skips = self.stem(x), []
-        for layer in self.layers:
-            h = layer["norm"](x)
-            h = torch.tanh(layer["filter"](h)) * torch.sigmoid(layer["gate"](h))
-            x = x + layer["residual"](h)
-            skips.append(layer["skip"](h))
-        logits: Tensor = self.out(torch.stack(skips).sum(0))
         return logits
 
 
@@ -98,7 +76,13 @@ class InceptionBlock(nn.Module):
         return F.relu(self.parts(x) + self.bn(self.shortcut(x)))
 
 
-@style(SERIES, "", [f"blocks.0: {MODULES} | shortcut", f"blocks.1: {MODULES}"])
+@row(
+    SERIES,
+    [f"blocks.0: {MODULES} | shortcut", f"blocks.1: {MODULES}"],
+    stem="",
+    odd="branches end in a ReLU, which is flat at zero",
+    refused={"fixup": "never get a gradient"},
+)
 class InceptionTime(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +104,11 @@ class CausalBlock(nn.Module):
         return F.elu(x + F.elu(self.bn2(self.conv2(F.pad(out, (3, 0))))))
 
 
-@style("randn(2, 4, 64)", "spectral.0 spatial.0 separable.0 separable.1", [f"tcn.{b}: conv1 conv2" for b in range(2)])
+@row(
+    "randn(2, 4, 64)",
+    [f"tcn.{b}: conv1 conv2" for b in range(2)],
+    stem="spectral.0 spatial.0 separable.0 separable.1",
+)
 class EEGTCNet(nn.Module):
     """EEGNet's filters over time and electrodes, then a residual network over time."""
 
@@ -150,7 +138,7 @@ class GraphBlock(nn.Module):
         return x + self.lin2(F.relu(self.lin1(adjacency @ F.relu(self.norm(x)))))
 
 
-@style("(randn(2, 6, 5), rand(2, 6, 6))", "first", [f"blocks.{b}: lin1 lin2" for b in range(3)])
+@row("(randn(2, 6, 5), rand(2, 6, 6))", [f"blocks.{b}: lin1 lin2" for b in range(3)], stem="first")
 class DeepGCN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -179,9 +167,11 @@ class TableBlock(nn.Module):
         return x + self.linear2(F.dropout(a * F.relu(b), 0.1, self.training))
 
 
-@style("(randn(2, 3), randint(4, (2, 2)))", "", [
-    f"blocks.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "linear1 linear2")
-])  # fmt: skip
+@row(
+    "(randn(2, 3), randint(4, (2, 2)))",
+    [f"blocks.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "linear1 linear2")],
+    stem="",
+)
 class FTTransformer(nn.Module):
     """A token for every column: numbers times a vector, categories by a table; the first norm is left out."""
 

@@ -8,6 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gallery.kinds_of_images import DIGITS
+from gallery.row import adamw, entropy, row
+
+TEXT = "randint(96, (4, 8))"
+
+
+def each(*blocks: str, count: int = 2) -> list[str]:
+    """The statements for each layer, in turn."""
+    return [block.format(number) for number in range(count) for block in blocks]
+
 
 class Attention(nn.Module):
     """Self-attention of several heads, on request causal or with normalized queries and keys."""
@@ -80,6 +90,49 @@ class PostNormBlock(nn.Module):
         return self.ln2(x + self.mlp(x))
 
 
+@row(
+    TEXT,
+    each("h.{}: attn.qkv attn.proj", "h.{}: mlp.fc1 mlp.fc2"),
+    "gpt2",
+    96,
+    24,
+    2,
+    name="GPT",
+    heads="lm_head",
+    stem="",
+    roles="last: *.ln1 *.ln2; other: ln_f",
+    odd="tied tables, small weights",
+    loss=entropy,
+    optimizer=adamw,
+)
+@row(
+    TEXT,
+    each("h.{}: attn.qkv attn.proj", "h.{}: mlp.gate mlp.up mlp.down"),
+    "llama",
+    96,
+    24,
+    2,
+    name="LLaMA",
+    heads="lm_head",
+    stem="",
+    odd="RMS norms, gated feed-forward layers, norms of queries and keys",
+    loss=entropy,
+    optimizer=adamw,
+)
+@row(
+    TEXT,
+    each("h.{}: attn.qkv attn.proj", "h.{}: mlp.fc1 mlp.fc2"),
+    "post",
+    96,
+    24,
+    2,
+    name="PostNormGPT",
+    heads="lm_head",
+    stem="",
+    roles="last: *.ln1 *.ln2",
+    loss=entropy,
+    optimizer=adamw,
+)
 class GPT(nn.Module):
     """nanoGPT's weights: σ = 0.02, at the ends of branches divided by √(2 · layers).
 
@@ -111,6 +164,18 @@ class GPT(nn.Module):
         return self.lm_head(self.ln_f(h))
 
 
+@row(
+    DIGITS,
+    each("blocks.{}: attn.qkv attn.proj", "blocks.{}: mlp.fc1 mlp.fc2"),
+    24,
+    2,
+    stem="patch",
+    heads="head",
+    roles="last: *.ln1 *.ln2; other: norm",
+    odd="a class token",
+    loss=entropy,
+    optimizer=adamw,
+)
 class ViT(nn.Module):
     """Patches, a class token, pre-norm blocks."""
 
@@ -141,6 +206,18 @@ class MixerBlock(nn.Module):
         return x + self.channels(self.norm2(x))
 
 
+@row(
+    DIGITS,
+    each("blocks.{}: tokens.fc1 tokens.fc2", "blocks.{}: channels.fc1 channels.fc2"),
+    24,
+    2,
+    stem="patch",
+    heads="head",
+    roles="last: *.norm1 *.norm2; other: norm",
+    odd="perceptrons over the patches",
+    loss=entropy,
+    optimizer=adamw,
+)
 class Mixer(nn.Module):
     """MLP-Mixer."""
 
@@ -168,6 +245,19 @@ class ConvNeXtBlock(nn.Module):
         return x + (self.gamma * h).permute(0, 3, 1, 2)
 
 
+@row(
+    DIGITS,
+    each("blocks.{}: dwconv mlp.fc1 mlp.fc2"),
+    16,
+    2,
+    name="ConvNeXt of small scales",
+    stem="stem",
+    heads="head",
+    roles="last: blocks.*; other: norm",
+    odd="layer scales of 1e-6",
+    loss=entropy,
+    optimizer=adamw,
+)
 class ConvNeXt(nn.Module):
     """A patch stem, one stage, a norm of the pooled features."""
 
@@ -196,6 +286,12 @@ class WaveNetLayer(nn.Module):
         return x + self.res(h), self.skip(h)
 
 
+@row(
+    "randint(32, (4, 12))",
+    each("layers.{}: conv res", count=6),
+    odd="what each layer computes is summed for the output too; the last sum is not read",
+    loss=entropy,
+)
 class WaveNet(nn.Module):
     """Predicts the level of the next sample from those before it."""
 
@@ -246,6 +342,20 @@ class ConformerBlock(nn.Module):
         return self.norm(x + 0.5 * self.ff2(x))
 
 
+@row(
+    "randn(4, 8, 8)",
+    each(
+        "blocks.{}.ff1.1: fc1 fc2",
+        "blocks.{}.attn.1: qkv proj",
+        "blocks.{}.conv: inner depthwise outer",
+        "blocks.{}.ff2.1: fc1 fc2",
+    ),
+    stem="enter",
+    heads="out",
+    odd="half steps; layer norms and a batch norm; a norm after the last sum",
+    loss=entropy,
+    optimizer=adamw,
+)
 class Conformer(nn.Module):
     """Names the tone of every frame."""
 
@@ -259,6 +369,17 @@ class Conformer(nn.Module):
         return self.out(self.blocks(self.enter(frames)))
 
 
+@row(
+    "randn(4, 2, 12)",
+    each("convs.{}: 0 1"),
+    2,
+    12,
+    (1, 2),
+    name="TCN of batch norms",
+    stem="enter",
+    heads="out",
+    odd="dilated causal convolutions; the last step alone is read",
+)
 class TCN(nn.Module):
     """Dilated causal convolutions, batch norms, ReLU after the sum; reads the last step."""
 

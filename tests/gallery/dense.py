@@ -8,13 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from streams_of_networks import Siamese
-from style_images import IMAGES, Basic, Classifier, PreAct, W, conv, conv_bn
-from style_table import style
 from torch import Tensor, nn
 from torch.nn.utils import spectral_norm
 
+from gallery.images import IMAGES, Basic, Classifier, PreAct, W, conv, conv_bn
+from gallery.row import row
 
-@style(IMAGES, "stem.0", ["layer1: conv1 conv2 | shortcut.0", "layer2: conv1 conv2 | shortcut.0"])
+
+@row(IMAGES, ["layer1: conv1 conv2 | shortcut.0", "layer2: conv1 conv2 | shortcut.0"], stem="stem.0")
 class FeaturePyramid(nn.Module):
     """The sums of its top-down path merge streams that are outputs too: no blocks."""
 
@@ -35,7 +36,7 @@ class FeaturePyramid(nn.Module):
         }
 
 
-@style(IMAGES, "stem", ["down: conv1 conv2 | shortcut.0", "middle: conv1 conv2", "up: conv1 conv2 | shortcut.0"])
+@row(IMAGES, ["down: conv1 conv2 | shortcut.0", "middle: conv1 conv2", "up: conv1 conv2 | shortcut.0"], stem="stem")
 class UNet(nn.Module):
     """Its long skip concatenates: no block."""
 
@@ -54,10 +55,10 @@ class UNet(nn.Module):
 INSIDE = ["down: conv1 conv2 | shortcut.0", "middle: conv1 conv2"]
 
 
-@style(
+@row(
     IMAGES,
-    "stem",
     [("down.conv1 down.conv2 down.shortcut.0 middle.conv1 middle.conv2 raise_", INSIDE), "up: conv1 conv2"],
+    stem="stem",
 )
 class AddingUNet(UNet):
     """Its long skip adds, as LinkNet's: a block around those of the lower resolution."""
@@ -100,9 +101,16 @@ class PixelAttention(nn.Module):
         return x + self.proj(v @ weights.transpose(1, 2)).reshape(x.shape)
 
 
-@style("(randn(2, 3, 8, 8), tensor([3.0, 7.0]))", "embed.0 embed.2 stem", [
-    "down: conv1 time conv2", "middle: conv1 time conv2 | skip", "attention: qkv proj", "up: conv1 time conv2 | skip",
-])  # fmt: skip
+@row(
+    "(randn(2, 3, 8, 8), tensor([3.0, 7.0]))",
+    [
+        "down: conv1 time conv2",
+        "middle: conv1 time conv2 | skip",
+        "attention: qkv proj",
+        "up: conv1 time conv2 | skip",
+    ],
+    stem="embed.0 embed.2 stem",
+)
 class DiffusionUNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +142,7 @@ class VolumeUnit(nn.Module):
         return self.conv(x) + residual
 
 
-@style("randn(2, 1, 8, 8, 8)", "", [f"{unit}: conv.0 conv.3 | residual" for unit in ("down", "bottom", "up")])
+@row("randn(2, 1, 8, 8, 8)", [f"{unit}: conv.0 conv.3 | residual" for unit in ("down", "bottom", "up")], stem="")
 class MedicalUNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -155,9 +163,11 @@ class SRBlock(nn.Module):
         return x + self.body(x)
 
 
-@style(IMAGES, "head.0", [("body.0.body.0 body.0.body.3 body.1.body.0 body.1.body.3 body.2", [
-    f"body.{b}.body: 0 3" for b in range(2)
-])])  # fmt: skip
+@row(
+    IMAGES,
+    [("body.0.body.0 body.0.body.3 body.1.body.0 body.1.body.3 body.2", [f"body.{b}.body: 0 3" for b in range(2)])],
+    stem="head.0",
+)
 class SRResNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +191,7 @@ class GeneratorBlock(nn.Module):
         return self.c2(F.relu(self.b2(h))) + self.c_sc(F.interpolate(x, scale_factor=2))
 
 
-@style("randn(2, 6)", "l1", [f"blocks.{b}: c1 c2 | c_sc" for b in range(2)])
+@row("randn(2, 6)", [f"blocks.{b}: c1 c2 | c_sc" for b in range(2)], stem="l1")
 class Generator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +214,13 @@ class DiscriminatorBlock(nn.Module):
         return self.down(self.c2(F.relu(self.c1(F.relu(x))))) + self.down(self.c_sc(x))
 
 
-@style(IMAGES, "stem", [f"blocks.{b}: c1 c2 | c_sc" for b in range(2)])
+@row(
+    IMAGES,
+    [f"blocks.{b}: c1 c2 | c_sc" for b in range(2)],
+    stem="stem",
+    odd="spectral norms of weights",
+    refused={"fixup": "divided by its own norm"},
+)
 class Discriminator(Classifier):
     def __init__(self) -> None:
         super().__init__(spectral_norm(conv(3)), DiscriminatorBlock(W, True), DiscriminatorBlock(W, False))
@@ -226,7 +242,7 @@ class GlobalPoolingBlock(nn.Module):
         return x + self.last(F.relu(self.norm2(self.regular(h) + bias[:, :, None, None])))
 
 
-@style("randn(2, 3, 9, 9)", "stem", ["blocks.0: conv1 conv2", "blocks.1: pooled to_bias regular last"])
+@row("randn(2, 3, 9, 9)", ["blocks.0: conv1 conv2", "blocks.1: pooled to_bias regular last"], stem="stem")
 class BoardGame(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -241,12 +257,12 @@ class BoardGame(nn.Module):
         return self.policy(x).flatten(1), self.value(x.mean((2, 3)))
 
 
-@style("randn(2, 3, 8, 8)", "stem", [f"blocks.{b}: conv1 conv2" for _ in range(2) for b in range(2)])
+@row("randn(2, 3, 8, 8)", [f"blocks.{b}: conv1 conv2" for _ in range(2) for b in range(2)], stem="stem")
 class Twins(Siamese):
     """One network on two images: its blocks run twice."""
 
 
-@style("randn(2, 3, 8, 8)", "stem.0", [f"parts.{b}: 2" for b in range(4)])
+@row("randn(2, 3, 8, 8)", [f"parts.{b}: 2" for b in range(4)], stem="stem.0")
 class RevNet(nn.Module):
     """a = a + f(b); b = b + g(a), twice (Gomez et al. 2017, RevNet)."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from style_table import style
 from torch import Tensor, nn
+
+from gallery.row import row
 
 D, HEADS = 16, 2
 TOKENS = "randint(20, (2, 8))"
@@ -74,12 +75,6 @@ class Patches(nn.Module):
         return logits
 
 
-@style("randn(2, 3, 16, 16)", "embed", each("blocks", ATTN, "mlp: 0 3"))
-class ViT(Patches):
-    def __init__(self) -> None:
-        super().__init__(PreNorm(), PreNorm())
-
-
 class ParallelBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -90,10 +85,14 @@ class ParallelBlock(nn.Module):
         return self.attns[0](self.norms[0](x)) + self.attns[1](self.norms[1](x)) + self.mlp(self.norms[2](x)) + x
 
 
-@style("randn(2, 3, 16, 16)", "embed", [
-    f"blocks.{b}: attns.0.q attns.0.k attns.0.v attns.0.o + attns.1.q attns.1.k attns.1.v attns.1.o + mlp.0 mlp.3"
-    for b in range(2)
-])  # fmt: skip
+@row(
+    "randn(2, 3, 16, 16)",
+    [
+        f"blocks.{b}: attns.0.q attns.0.k attns.0.v attns.0.o + attns.1.q attns.1.k attns.1.v attns.1.o + mlp.0 mlp.3"
+        for b in range(2)
+    ],
+    stem="embed",
+)
 class ParallelViT(Patches):
     def __init__(self) -> None:
         super().__init__(ParallelBlock(), ParallelBlock())
@@ -122,10 +121,10 @@ class WindowBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-@style(
+@row(
     "randn(2, 3, 16, 16)",
-    "embed",
     [f"blocks.{b}: {layers}" for b in range(2) for layers in ("qkv proj", "mlp.0 mlp.3")],
+    stem="embed",
 )
 class Swin(nn.Module):
     def __init__(self) -> None:
@@ -136,42 +135,6 @@ class Swin(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.embed(x).permute(0, 2, 3, 1))
         logits: Tensor = self.head(self.norm(x).mean((1, 2)))
-        return logits
-
-
-class MixerBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.tokens1, self.tokens2 = nn.LayerNorm(D), nn.Linear(17, 8), nn.Linear(8, 17)
-        self.norm2, self.mlp = nn.LayerNorm(D), mlp()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.tokens2(F.gelu(self.tokens1(self.norm1(x).transpose(1, 2)))).transpose(1, 2)
-        return x + self.mlp(self.norm2(x))
-
-
-@style("randn(2, 3, 16, 16)", "embed", [
-    f"blocks.{b}: {layers}" for b in range(2) for layers in ("tokens1 tokens2", "mlp.0 mlp.3")
-])  # fmt: skip
-class Mixer(Patches):
-    def __init__(self) -> None:
-        super().__init__(MixerBlock(), MixerBlock())
-
-
-@style(TOKENS, "", each("blocks", ATTN, "mlp: 0 3"))
-class GPT(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(20, D), nn.Embedding(8, D)
-        self.blocks = nn.ModuleList([PreNorm(causal=True), PreNorm(causal=True)])
-        self.norm, self.head = nn.LayerNorm(D), nn.Linear(D, 20, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.head(self.norm(x))
         return logits
 
 
@@ -201,11 +164,18 @@ class GatedBlock(nn.Module):
         return x + self.wo(F.gelu(self.wi_0(h)) * self.wi_1(h))
 
 
-@style("(randint(20, (2, 8)), randint(20, (2, 6)))", "", [
-    *[f"encoder.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "wi_0 wi_1 wo")],
-    *[f"decoder.{b}: {layers}" for b in range(2)
-      for layers in ("attn.q attn.k attn.v attn.o", "cross.q cross.k cross.v cross.o", "wi_0 wi_1 wo")],
-])  # fmt: skip
+@row(
+    "(randint(20, (2, 8)), randint(20, (2, 6)))",
+    [
+        *[f"encoder.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "wi_0 wi_1 wo")],
+        *[
+            f"decoder.{b}: {layers}"
+            for b in range(2)
+            for layers in ("attn.q attn.k attn.v attn.o", "cross.q cross.k cross.v cross.o", "wi_0 wi_1 wo")
+        ],
+    ],
+    stem="",
+)
 class T5(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +209,7 @@ class PostNorm(nn.Module):
         return self.norm2(self.mlp(x) + x)
 
 
-@style("(randint(20, (2, 8)), ones(2, 8))", "", each("layers", ATTN, "mlp: 0 3"))
+@row("(randint(20, (2, 8)), ones(2, 8))", each("layers", ATTN, "mlp: 0 3"), stem="")
 class BERT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -256,13 +226,22 @@ class BERT(nn.Module):
         return logits
 
 
-@style("(randn(2, 7, 16), randn(2, 5, 16))", "", [
-    *[f"net.encoder.layers.{b}: {one}" for b in range(2)
-      for one in ("self_attn self_attn.out_proj", "linear1 linear2")],
-    *[f"net.decoder.layers.{b}: {one}" for b in range(2) for one in (
-        "self_attn self_attn.out_proj", "multihead_attn multihead_attn.out_proj", "linear1 linear2"
-    )],
-])  # fmt: skip
+@row(
+    "(randn(2, 7, 16), randn(2, 5, 16))",
+    [
+        *[
+            f"net.encoder.layers.{b}: {one}"
+            for b in range(2)
+            for one in ("self_attn self_attn.out_proj", "linear1 linear2")
+        ],
+        *[
+            f"net.decoder.layers.{b}: {one}"
+            for b in range(2)
+            for one in ("self_attn self_attn.out_proj", "multihead_attn multihead_attn.out_proj", "linear1 linear2")
+        ],
+    ],
+    stem="",
+)
 class Translator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -273,32 +252,3 @@ class Translator(nn.Module):
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         logits: Tensor = self.head(self.net(source, target, tgt_mask=mask, tgt_is_causal=True))
         return logits
-
-
-class ConformerBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(D) for _ in range(5)])
-        self.ff1, self.attn, self.ff2 = mlp(nn.SiLU), Attention(), mlp(nn.SiLU)
-        self.conv = nn.Sequential(
-            nn.Conv1d(D, 2 * D, 1), nn.GLU(1), nn.Conv1d(D, D, 5, padding=2, groups=D), nn.BatchNorm1d(D), nn.SiLU(),
-            nn.Conv1d(D, D, 1),
-        )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + 0.5 * self.ff1(self.norms[0](x))
-        x = x + self.attn(self.norms[1](x))
-        x = x + self.conv(self.norms[2](x).transpose(1, 2)).transpose(1, 2)
-        x = x + 0.5 * self.ff2(self.norms[3](x))
-        return self.norms[4](x)
-
-
-@style("randn(2, 12, 10)", "embed", each("blocks", "ff1: 0 3", ATTN, "conv: 0 2 5", "ff2: 0 3"))
-class Conformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.blocks = nn.Linear(10, D), nn.Sequential(ConformerBlock(), ConformerBlock())
-        self.head = nn.Linear(D, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.blocks(self.embed(x))).log_softmax(-1)

@@ -1,0 +1,1 @@
+"""The matrix: every network of the gallery by every scheme, and what holds of all conversions."""
