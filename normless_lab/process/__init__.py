@@ -2,6 +2,7 @@
 
 from normless_lab.process.cores import available_cores as available_cores
 from normless_lab.process.cores import threads_of_each as threads_of_each
+from normless_lab.process.cores import yield_to_others as yield_to_others
 from normless_lab.process.memory import free_memory as free_memory
 from normless_lab.process.memory import peak_memory as peak_memory
 from normless_lab.process.memory import resident_memory as resident_memory

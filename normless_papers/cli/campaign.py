@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from normless_papers.planning.campaign import EntryStatus
 
 OUT = Path("normless-campaign")
-# Other work on the machine goes first.
-NICENESS = 19
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a file of normless report --runs, whose rows are not carried out again",
     )
     parser.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
-    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each, of the lowest priority")
     add_json_flag(parser)
 
 
@@ -53,7 +50,6 @@ def run(namespace: Namespace) -> int:
         if namespace.runs is not None:
             campaign.take_over(namespace.runs)
         if not namespace.status:
-            os.nice(NICENESS - os.nice(0))
             with SweepProgress("campaign") as progress:
                 campaign.carry_out(namespace.minutes, workers=namespace.workers, listener=progress)
         found = campaign.status()

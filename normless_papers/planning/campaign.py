@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import yaml
@@ -24,6 +24,7 @@ from normless_lab.sweeps import (
     Attempt,
     Laboratory,
     LaboratoryListener,
+    LocalExecutor,
     MissingRunsError,
     PlannedLaboratory,
     finished_epochs,
@@ -114,7 +115,7 @@ class Campaign:
         """Carry out what is missing until the minutes are over or nothing is missing; unfinished runs are saved.
 
         Args:
-            workers: processes of one thread each.
+            workers: processes of one thread each, of the lowest priority.
             listener: notified of finished runs.
         """
         end = CLOCK() + 60 * minutes
@@ -122,7 +123,11 @@ class Campaign:
         def left() -> float:
             return end - CLOCK()
 
-        with laboratory_in(self.out, workers, listener, seconds_left=left) as laboratory, suppress(TimeLimitError):
+        processes = partial(LocalExecutor, workers, threads=1, background=True)
+        with (
+            laboratory_in(self.out, listener=listener, executor=processes, seconds_left=left) as laboratory,
+            suppress(TimeLimitError),
+        ):
             measured = [self._measured(laboratory, entry) for entry in self._measurements(left())]
             while attempts := self.missing():
                 laboratory.execute(list(attempts.values()))

@@ -24,7 +24,7 @@ from normless_papers.results.storage import folder_of, load, save
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from normless_lab.sweeps import Laboratory, LaboratoryListener
+    from normless_lab.sweeps import ExecutorFactory, Laboratory, LaboratoryListener
 
 # Artefacts whose networks may be the user's.
 WITH_WEIGHTS = ("gamma/figure-3", "gamma/figure-5", "gamma/table-2")
@@ -100,13 +100,14 @@ def laboratory_in(
     listener: LaboratoryListener | None = None,
     *,
     together: int | None = None,
+    executor: ExecutorFactory | None = None,
     seconds_left: Callable[[], float] | None = None,
 ) -> Laboratory:
     """Return the laboratory whose runs the artefacts of a folder share; a context manager."""
     from normless_lab.sweeps import Laboratory
 
-    place = out / "laboratory"
-    return Laboratory(place, workers=workers, together=together, listener=listener, seconds_left=seconds_left)
+    options = {"workers": workers, "together": together, "executor": executor}
+    return Laboratory(out / "laboratory", **options, listener=listener, seconds_left=seconds_left)
 
 
 def provenance() -> Mapping[str, str]:

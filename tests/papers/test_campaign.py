@@ -19,7 +19,6 @@ from normless.cli import main
 from normless_lab.sweeps import RunRow
 from normless_lab.sweeps.laboratory import Laboratory
 from normless_papers.artefact import artefact_of
-from normless_papers.cli import campaign as command
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.protocol import asked_by
 from normless_papers.planning.campaign import Campaign, Entry, entries
@@ -155,7 +154,6 @@ def test_the_command_shows_every_entry(tmp_path: Path, capsys: pytest.CaptureFix
     shown = found["entries"]
     assert [(row["artefact"], row["budget"]) for row in shown] == [(own.artefact, own.budget) for own in entries()]
     assert all(row["wanted"] > 0 for row in shown if row["budget"] in ("cpu", "deep"))
-    assert command.NICENESS == 19
 
 
 def test_every_entry_has_a_design_and_is_listed_once() -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from multiprocessing import current_process, parent_process
 from multiprocessing.connection import Connection, wait
 
-from normless_lab.process import available_cores, threads_of_each
+from normless_lab.process import available_cores, threads_of_each, yield_to_others
 from normless_lab.sweeps.executors.processes import ROOM, Ended, Order, ProcessExecutor
 
 
@@ -21,19 +21,21 @@ class LocalExecutor(ProcessExecutor):
     The processes ignore Ctrl-C, write only to standard error, and end with this process, even if it is killed.
 
     If `workers` is None, there is one process per core; a number below 1 raises a ValueError. `threads` is the number
-    per process; if None, its share of the cores.
+    per process; if None, its share of the cores. In the `background` they have the lowest priority.
     """
 
-    def __init__(self, workers: int | None = None, *, threads: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, *, threads: int | None = None, background: bool = False) -> None:
         count = available_cores() if workers is None else workers
         if count < 1:
             raise ValueError(f"Expected 1 or more workers, got {count}.")
         share = threads_of_each(count) if threads is None else threads
-        super().__init__([partial(serve_calls, threads=share)] * count)
+        super().__init__([partial(serve_calls, threads=share, background=background)] * count)
 
 
-def serve_calls(connection: Connection, threads: int) -> None:
+def serve_calls(connection: Connection, threads: int, background: bool = False) -> None:
     """Call the functions of orders, one after another, until the connection is closed."""
+    if background:
+        yield_to_others()
     prepare_worker(threads)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:

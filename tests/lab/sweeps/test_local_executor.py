@@ -40,7 +40,19 @@ def two() -> Iterator[LocalExecutor]:
 def test_a_process_has_its_share_of_the_cores_or_what_it_is_given(threads: int | None) -> None:
     (serve,) = [process._target for process in LocalExecutor(1, threads=threads)._processes]
     assert isinstance(serve, partial)
-    assert serve.keywords == {"threads": threads or available_cores()}
+    assert serve.keywords == {"threads": threads or available_cores(), "background": False}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions divide the time of the processor on Linux")
+def test_background_processes_give_way_to_all_others() -> None:
+    """Niceness counts within a session only, so that each has a session of its own, of the lowest weight."""
+    with LocalExecutor(1, background=True) as executor:
+        process = executor.submit(os.getpid).result()
+        assert os.getpriority(os.PRIO_PROCESS, process) == 19
+        assert os.getsid(process) == process
+        group = Path(f"/proc/{process}/autogroup")
+        if group.exists():
+            assert group.read_text().split()[-1] == "19"
 
 
 def test_a_process_that_dies_is_told_and_replaced(two: LocalExecutor) -> None:
