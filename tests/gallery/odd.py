@@ -125,7 +125,13 @@ def a_projection_between() -> nn.Module:
 
 
 # Regions of forward code.
-@row(PHOTOS, TWO, odd="autocast in the forward code", loss=entropy)
+@row(
+    PHOTOS,
+    TWO,
+    odd="autocast in the forward code, so that examples alone are rounded in another way",
+    loss=entropy,
+    batched=False,
+)
 class Autocast(Images):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
