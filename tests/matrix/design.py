@@ -43,14 +43,14 @@ def sample() -> dict[str, tuple[str, tuple[str, ...]]]:
     return chosen
 
 
-def sampled_refusals() -> list[tuple[str, str]]:
-    """For each scheme that refuses quick rows, one of them."""
-    pairs = []
+def sampled_refusals() -> dict[str, list[str]]:
+    """For each scheme that refuses quick rows, one of them; by row."""
+    schemes: dict[str, list[str]] = {name: [] for name in QUICK}
     for number, (scheme, reasons) in enumerate(listed().items()):
         rows = [name for name in QUICK if name in reasons]
         if rows:
-            pairs.append((rows[number % len(rows)], scheme))
-    return pairs
+            schemes[rows[number % len(rows)]].append(scheme)
+    return schemes
 
 
 def whole() -> list[tuple[str, str]]:

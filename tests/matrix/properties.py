@@ -165,7 +165,9 @@ def a_batch_computes_what_its_examples_compute(case: Case) -> None:
         whole, parts = _gradients(case, net, 1), _gradients(case, net, 2)
         assert whole.keys() == parts.keys()
         for name, gradient in whole.items():
-            assert difference([parts[name]], [gradient]) < 10 * TOLERANCES[subject.dtype], name
+            assert difference([parts[name]], [gradient]) < max(10 * TOLERANCES[subject.dtype], case.row.rounding), (
+                name
+            )
 
 
 def _gradients(case: Case, net: nn.Module, parts: int) -> dict[str, torch.Tensor]:
@@ -240,6 +242,12 @@ def groups_partition_the_parameters(case: Case) -> None:
 @holds_for_all()
 def autocast_is_close(case: Case) -> None:
     """In bfloat16 outputs are finite, near those in float32, and gradients arrive."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        try:
+            case.subject.run(copied(case.subject.model).eval())
+        except RuntimeError:
+            # torch.lerp and others take one type alone.
+            return
     net = case.opened().eval()
     exact = case.subject.run(net)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -260,7 +268,7 @@ def at_one_it_is_the_network_without_norms(case: Case) -> None:
         for scheme in ("skipinit(alpha=1, ", "none(")
     )
     found, expected = (case.subject.run(net, case.subject.dtype) for net in (ours, theirs))
-    assert difference(found, expected) < TOLERANCES[case.subject.dtype]
+    assert difference(found, expected) < max(TOLERANCES[case.subject.dtype], case.row.rounding)
 
 
 @holds_for_all()
@@ -272,11 +280,11 @@ def types_and_memory_orders(case: Case) -> None:
     with torch.no_grad():
         expected = case.subject.run(net)
         exact = case.subject.run(net.double(), torch.float64)
-        assert difference(expected, exact) < 1e-2
+        assert difference(expected, exact) < max(1e-2, case.row.rounding)
         if any(one.dim() > 4 for one in net.parameters()):
             return
         last = case.subject.run(net.to(memory_format=torch.channels_last), torch.float64)
-        assert difference(last, exact) < 1e-8
+        assert difference(last, exact) < max(1e-8, case.row.rounding)
 
 
 @holds_for_all()
@@ -313,7 +321,7 @@ def compiled(case: Case) -> None:
     expected = case.subject.run(copied(net))
     torch.compiler.reset()
     found = case.subject.run(torch.compile(net, backend="aot_eager"))  # type: ignore[arg-type]
-    assert difference(found, expected) < 1e-3
+    assert difference(found, expected) < max(1e-3, case.row.rounding)
     squares(found).backward()
     assert all(one.grad is None or one.grad.isfinite().all() for one in net.parameters())
 
