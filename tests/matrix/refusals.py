@@ -31,7 +31,7 @@ def reason(error: NormlessError) -> str:
     )
     sentence = re.sub(r"[\w.#]*:[\w.]+|\b\w+(?:\.[\w#]+)+|[-+]?\d[\d.e×→/-]*", "…", sentence)
     sentence = re.sub(r"\ban? (?:instance norm |conv |linear )?…( groups)?", "a …", sentence)
-    return re.sub(r"(?:…[ ,;/]*(?:and )?)+…", "…", sentence)[:160].strip()
+    return re.sub(r"(?:…[ ,;/]*(?:and )?)+…", "…", sentence)[:160].strip(" .")
 
 
 def named_module(error: NormlessError, case: Case) -> bool:
