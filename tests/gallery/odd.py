@@ -125,7 +125,7 @@ def a_projection_between() -> nn.Module:
 
 
 # Regions of forward code.
-@row(PHOTOS, TWO, odd="autocast in the forward code", loss=entropy)
+@row(PHOTOS, TWO, odd="autocast in the forward code", rounding=0.05, loss=entropy)
 class Autocast(Images):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

@@ -66,6 +66,7 @@ class Row:
         refused: a part of the reason for which a scheme refuses the network, by the scheme's name.
         affine: the number of batch norms that no layer can take when they are folded; None leaves it open.
         loss, optimizer: those of a healthy training on the example inputs.
+        rounding: the relative error of outputs beyond that of the type, where forward code rounds.
         batched: whether the first axis of each input is the batch.
         needs: the packages beyond torch.
         size: `small` rows run in `make test`, `slow` ones in `make test-slow`, `zoo` ones in `make zoo`.
@@ -87,6 +88,7 @@ class Row:
     affine: int | None = None
     loss: Loss = squares
     optimizer: Optimizer = sgd
+    rounding: float = 0.0
     batched: bool = True
     needs: tuple[str, ...] = ()
     size: str = "small"

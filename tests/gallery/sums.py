@@ -39,8 +39,9 @@ def written(name: str, forward: Forward, *blocks: Stated, parts: str = "f g", **
 
 
 def in_place(m: Any, x: Tensor) -> Tensor:
-    x += m.g(torch.relu(m.f(x)))
-    return x
+    h = m.g(torch.relu(m.f(x)))
+    h += x
+    return h  # type: ignore[no-any-return]
 
 
 def second_first(m: Any, x: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class Subject:
             for at in range(self.batch):
                 alone = self.run(net, dtype, slice(at, at + 1))
                 gap = difference(alone, [part[at : at + 1] for part in together])
-                if gap > TOLERANCES[dtype]:
+                if gap > max(TOLERANCES[dtype], self.row.rounding):
                     return f"example {at} alone differs by {gap:.1e}"
         return ""
 

@@ -31,19 +31,17 @@ def reason(error: NormlessError) -> str:
     )
     sentence = re.sub(r"[\w.#]*:[\w.]+|\b\w+(?:\.[\w#]+)+|[-+]?\d[\d.e×→/-]*", "…", sentence)
     sentence = re.sub(r"\ban? (?:instance norm |conv |linear )?…( groups)?", "a …", sentence)
-    return re.sub(r"(?:…[ ,;/]*(?:and )?)+…", "…", sentence)[:160].strip()
+    return re.sub(r"(?:…[ ,;/]*(?:and )?)+…", "…", sentence)[:160].strip(" .")
 
 
 def named_module(error: NormlessError, case: Case) -> bool:
     """Whether the refusal names a module or a block of the network, or the network by its class."""
-    words = set(re.split(r"[\s,;()'\"]+", str(error).replace(": ", " ").replace(". ", " ")))
-    modules = {path for path, _ in case.subject.model.named_modules() if path}
-    blocks = {block.name for block in case.subject.found.walk()} | {
-        layer.path for layer in case.subject.found.layers()
-    }
-    names = modules | blocks | {name for name, _ in case.subject.model.named_parameters()}
-    stripped = {word.strip(".:`") for word in words}
-    return bool(stripped & names) or type(case.subject.model).__name__ in stripped
+    words = {word.strip(".,;()'\"`") for word in str(error).split()}
+    words |= {word.rstrip(":") for word in words}
+    found = case.subject.found
+    names = {path for path, _ in case.subject.model.named_modules() if path} | {block.name for block in found.walk()}
+    names |= {layer.path for layer in found.layers()} | {name for name, _ in case.subject.model.named_parameters()}
+    return bool(words & names) or type(case.subject.model).__name__ in words
 
 
 @cache

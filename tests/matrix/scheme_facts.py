@@ -63,10 +63,10 @@ ALONE = {"partial_batch_norm(mean=False, variance=False)", "frozen_batch_norm", 
 }
 MULTIPLIER, BIASES = frozenset({"multiplier"}), frozenset({"input_bias", "output_bias"})
 ADDS = {
-    **dict.fromkeys(("skipinit", "skipinit(alpha=1)", "regularized_skipinit", "rezero"), MULTIPLIER),
+    **dict.fromkeys(("skipinit", "skipinit(alpha=1)", "rezero"), MULTIPLIER),
     "nf_resnet": MULTIPLIER | {"gain"},
-    **dict.fromkeys(("zeroinit", "zeroinit(dropout=0)"), MULTIPLIER),
-    **{text: MULTIPLIER | BIASES for text in WITHOUT_NORMS if text.startswith(("fixup", "zeroinit_v1"))},
+    **dict.fromkeys(("zeroinit", "zeroinit(dropout=0)", "regularized_skipinit"), MULTIPLIER | {"bias"}),
+    **{text: MULTIPLIER | BIASES | {"bias"} for text in WITHOUT_NORMS if text.startswith(("fixup", "zeroinit_v1"))},
     "fixup(multiplier=False)": BIASES,
     "fixup(biases=False)": MULTIPLIER,
 }
