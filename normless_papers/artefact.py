@@ -81,8 +81,8 @@ class Artefact:
         """Keyword arguments of the function at each budget, in the types of its annotations."""
         budgets = self.published.budgets
         if "small" in budgets:
-            # Only artefacts that decide a headline are enlarged for a card.
-            budgets = {"gpu": budgets["small"], **budgets}
+            # Only some artefacts have designs for the campaign or are enlarged for a card.
+            budgets = {**dict.fromkeys(("cpu", "deep", "gpu"), budgets["small"]), **budgets}
         return {budget: typed(self.function, budgets[budget]) for budget in BUDGETS if budget in budgets}
 
     @property

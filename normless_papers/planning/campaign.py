@@ -159,7 +159,8 @@ class Campaign:
             for entry in self.entries:
                 result = self._result(entry)
                 if not entry.trains or result is not None:
-                    found.append(EntryStatus(entry, result, *2 * [len(result.runs) if result else 0]))
+                    runs = len(result.runs) if result else 0
+                    found.append(EntryStatus(entry, result, runs, runs))
                     continue
                 laboratory.asked.clear()
                 missing = self._missing_of(entry, laboratory)

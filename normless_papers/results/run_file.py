@@ -40,9 +40,9 @@ def write_runs(out: Path, path: Path) -> int:
     left_out = {name for result in found if result not in results for name in result.runs}
     left_out -= {name for result in results for name in result.runs}
     with laboratory_in(out) as laboratory:
-        rows = laboratory.state.read(laboratory.state.hashes() - left_out)
+        found_runs = laboratory.state.read(laboratory.state.hashes() - left_out)
     asked = {name for result in results for name in result.runs}
-    runs = {name: row for name, row in rows.items() if row.outcome != "failed" or name in asked}
+    runs = {name: run for name, run in found_runs.items() if run.outcome != "failed" or name in asked}
     # Where the data were on this machine is no part of a run's identity.
     rows = [vars(run) | {"config": _without_places(run.config)} for _, run in sorted(runs.items())]
     rows += [_artefact_row(result) for result in results]
@@ -103,15 +103,17 @@ def add_rows(path: Path, out: Path) -> list[tuple[str, Budget]]:
         ResultError: the file is missing, damaged or of another kind.
     """
     rows = _read(path)
-    artefacts = [(row, *_asked(row["config"], path)) for row in rows if row["kind"] == _ARTEFACT]
-    results = [(_result_of(row["result"], *asked, path)) for row, *asked in artefacts if row["result"] is not None]
+    artefacts = [(row["result"], *_asked(row["config"], path)) for row in rows if row["kind"] == _ARTEFACT]
+    results = [
+        _result_of(values, artefact, budget, path) for values, artefact, budget in artefacts if values is not None
+    ]
     (out / "laboratory").mkdir(parents=True, exist_ok=True)
     with laboratory_in(out) as laboratory:
         laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
     for result in results:
         if load(out, result.id, result.budget) is None:
             save(result, None, out)
-    return [(artefact, budget) for row, artefact, budget in artefacts if row["result"] is None]
+    return [(artefact, budget) for values, artefact, budget in artefacts if values is None]
 
 
 def _asked(config: Any, path: Path) -> tuple[str, Budget]:

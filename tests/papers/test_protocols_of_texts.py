@@ -42,7 +42,8 @@ def drops(config: Mapping[str, Any], epochs: int) -> dict[int, float]:
 def test_the_warm_start_is_batch_norms_alone(budget: Budget) -> None:
     """He et al. 2016, section 4.2, of their network, which has batch norm; it kills Fixup, and Xavier has none."""
     starts = {config["scheme"]: config["warm_start_epochs"] for config in configs_of("fixup/table-1", budget)}
-    assert starts == {"batch_norm": int(budget != "smoke"), "fixup": 0, "xavier": 0}
+    # ResNet-20, of smoke and cpu, needs none.
+    assert starts == {"batch_norm": int(budget not in ("smoke", "cpu")), "fixup": 0, "xavier": 0}
     rates = {
         config["warm_start_rate"] for config in configs_of("fixup/table-1", budget) if config["warm_start_epochs"]
     }

@@ -1,4 +1,4 @@
-"""Which tests run given lines of a file, from what `covered_by_test` has noted."""
+"""Which tests run given lines of a file, from what `coverage_of_tests` has noted."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def record(options: argparse.Namespace) -> None:
     environment = {**os.environ, "POWER_DATA": str(folder), "PYTHONPATH": path}
     workers = ["-n", str(options.workers), "--dist", "worksteal"]
     # Tests may fail; those do not count.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "covered_by_test", "-m", MARKS]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "coverage_of_tests", "-m", MARKS]
     subprocess.run([*command, *workers, *options.tests_of], cwd=ROOT, env=environment, check=False)
 
 
