@@ -67,15 +67,15 @@ class Subject:
         return torch.float64
 
     @cached_property
-    def draws(self) -> bool:
-        """Whether a forward pass in training draws random numbers."""
-        states = []
-        for _ in range(2):
-            states.append((torch.get_rng_state(), random.getstate()))
-            if len(states) == 1:
-                with torch.no_grad():
-                    copied(self.model)(*self.inputs, **self.kwargs)
-        return not torch.equal(states[0][0], states[1][0]) or states[0][1] != states[1][1]
+    def varies(self) -> bool:
+        """Whether a forward pass in training draws random numbers or, as spectral norm, changes the next."""
+        net = copied(self.model)
+        with torch.no_grad():
+            before = torch.get_rng_state(), random.getstate()
+            net(*self.inputs, **self.kwargs)
+            after = torch.get_rng_state(), random.getstate()
+            drawn = not torch.equal(before[0], after[0]) or before[1] != after[1]
+            return drawn or difference(self.run(net), self.run(net)) > 0
 
     @cached_property
     def is_per_example(self) -> bool:

@@ -162,7 +162,7 @@ def a_batch_computes_what_its_examples_compute(case: Case) -> None:
         return
     net = case.opened().to(subject.dtype)
     assert not (gap := subject.mixes(net.eval())), f"in evaluation {gap}"
-    if case.scheme.alone and not subject.draws:
+    if case.scheme.alone and not subject.varies:
         assert not (gap := subject.mixes(net.train())), f"in training {gap}"
         whole, parts = _gradients(case, net, 1), _gradients(case, net, 2)
         assert whole.keys() == parts.keys()
