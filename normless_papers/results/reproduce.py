@@ -106,8 +106,14 @@ def laboratory_in(
     """Return the laboratory whose runs the artefacts of a folder share; a context manager."""
     from normless_lab.sweeps import Laboratory
 
-    options = {"workers": workers, "together": together, "executor": executor}
-    return Laboratory(out / "laboratory", **options, listener=listener, seconds_left=seconds_left)
+    return Laboratory(
+        out / "laboratory",
+        workers=workers,
+        together=together,
+        executor=executor,
+        listener=listener,
+        seconds_left=seconds_left,
+    )
 
 
 def provenance() -> Mapping[str, str]:
