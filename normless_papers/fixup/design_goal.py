@@ -81,7 +81,8 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
         facts=(sizes, shortcuts),
         setup={
             "networks": f"dense, two ReLU → linear on every branch, width {width}, L = {', '.join(map(str, depths))}",
-            "measured": "one random example of one class; logits' change over η for η → 0, float64",
+            "measured": "one random example, of the class that the network finds least likely; logits' change over η "
+            "for η → 0, float64",
             "steps before": f"0 and {steps}, at rate {STEP_RATE:g}",
             "draws": f"{draws} of weights and example",
             "mean": "geometric, over draws",
@@ -97,7 +98,7 @@ def _estimate(logs: pd.Series) -> Estimate:
 
 def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
     """Measure an update for each scheme, draw and number of preceding steps."""
-    tables, target = [], torch.tensor([3])
+    tables = []
     for draw in range(draws):
         # The update of a network of standard initialization overflows float32 from some 60 blocks on.
         original, inputs = dense(depth, width, in_features=64, branch_layers=2).double(), torch.randn(32, 64).double()
@@ -105,6 +106,8 @@ def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
             network = convert(original, scheme, *([inputs] if scheme == "lsuv" else []))
             after = (0, steps) if scheme in BOUNDED else (0,)
             x, rates = inputs[:1], (STEP_RATE,)
+            # The gradient of the loss vanishes where a network is certain of the right class.
+            target = network(x).argmin(1)
             table = function_update_table(network, x, target, rates=rates, steps=after, step_rate=STEP_RATE)
             # The limit for η → 0, since a step of any size may leave the range in which the function is linear.
             limit = table[["steps", "predicted_update_per_rate"]].set_axis(["steps", "update_per_rate"], axis=1)
