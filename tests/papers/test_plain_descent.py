@@ -53,19 +53,19 @@ def logits_of(weights: dict[str, Tensor], x: Tensor) -> Tensor:
     return F.linear(features, weights["classifier.weight"], weights["classifier.bias"])
 
 
-def descended(weights: dict[str, Tensor], batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
-    """The losses of m ← 0.9·m + g + 1e-4·w, w ← w − η·m, with η of 0.1 and of 0.01 for scalars."""
+def descended(weights: dict[str, Tensor], batches: Iterable[tuple[Tensor, Tensor]], falls: bool) -> list[float]:
+    """The losses of m ← 0.9·m + g + 1e-4·w, w ← w − η·m, with η of 0.1, which may fall to 0, a tenth for scalars."""
     moments = {name: torch.zeros_like(value) for name, value in weights.items()}
     losses = []
-    for x, targets in batches:
+    for step, (x, targets) in enumerate(batches):
+        eta = 0.1 * (1 - step / (EPOCHS * STEPS)) if falls else 0.1
         loss = F.cross_entropy(logits_of(weights, x.double()), targets)
         losses.append(loss.item())
         for (name, value), gradient in zip(
             weights.items(), torch.autograd.grad(loss, list(weights.values())), strict=True
         ):
             moments[name] = 0.9 * moments[name] + gradient + 1e-4 * value.detach()
-            rate = 0.01 if name.endswith(SCALARS) else 0.1
-            value.data -= rate * moments[name]
+            value.data -= (eta / 10 if name.endswith(SCALARS) else eta) * moments[name]
     return losses
 
 
@@ -78,7 +78,8 @@ def expected(config: Any) -> list[float]:
         weights = {name: value.detach().requires_grad_() for name, value in task.build_network().named_parameters()}
     finally:
         torch.set_default_dtype(default)
-    return descended(weights, (batch for epoch in range(EPOCHS) for batch in task.train_batches(epoch)))
+    batches = (batch for epoch in range(EPOCHS) for batch in task.train_batches(epoch))
+    return descended(weights, batches, falls=config.schedule == "linear")
 
 
 def losses_in(folder: Path) -> list[float]:
@@ -110,14 +111,17 @@ def test_a_training_is_the_descent_that_the_protocol_says(tmp_path: Path) -> Non
 
 
 # Fused kernels read a rate that is a tensor in single precision.
-@pytest.mark.parametrize(("fused", "rounding"), [(False, 1e-10), (True, 1e-6)])
+@pytest.mark.parametrize(
+    ("schedule", "fused", "rounding"), [("constant", False, 1e-10), ("linear", False, 1e-10), ("linear", True, 1e-6)]
+)
 def test_captured_steps_are_that_descent(
-    fused: bool, rounding: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    schedule: str, fused: bool, rounding: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = replace(CONFIG, schedule=schedule)
     graphs = as_on_a_card(monkeypatch, fused=fused)
-    train(CONFIG, tmp_path / "run", logger=None)
+    train(config, tmp_path / "run", logger=None)
     assert [graph.replays for graph in graphs] == [EPOCHS * STEPS - WARMUP]
-    assert losses_in(tmp_path / "run") == pytest.approx(expected(CONFIG), rel=rounding)
+    assert losses_in(tmp_path / "run") == pytest.approx(expected(config), rel=rounding)
 
 
 def test_runs_in_turns_are_each_its_own_descent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
