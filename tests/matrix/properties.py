@@ -53,9 +53,11 @@ def plan_is_the_conversion(case: Case) -> None:
     paths = {change.path.partition(":")[0].partition("#")[0] for change in planned}
     before, after = model.state_dict(), net.state_dict()
     kept = {name for name in before if name in after and torch.equal(before[name], after[name])}
-    # A tied parameter is listed by one of its names.
-    tied = {id(one): name for name, one in model.named_parameters()}
-    first = {name: tied.get(id(one), name) for name, one in model.named_parameters(remove_duplicate=False)}
+    # What has several names is listed by the first.
+    first: dict[str, str] = {}
+    for names in (net.named_parameters, net.named_buffers, model.named_parameters, model.named_buffers):
+        known = {id(value): name for name, value in names()}
+        first |= {name: known[id(value)] for name, value in names(remove_duplicate=False)}
     # The bias before a layer may be stored as that after the activation before it.
     stored = {name for name in after if name.endswith(".output_bias")}
     for name in {first.get(name, name) for name in {*before, *after} - kept - stored}:
@@ -121,10 +123,17 @@ def both_modes_are_finite_and_every_parameter_has_a_gradient(case: Case) -> None
     loss.backward()
     case.subject.loss(model).backward()
     unread = {name for name, one in model.named_parameters() if one.grad is None}
-    layers = {name.rpartition(".")[0] for name in unread}
+    read = {name for name, one in model.named_parameters() if one.grad is not None}
     for name, parameter in net.named_parameters():
         if parameter.grad is None:
-            assert name in unread or name.rpartition(".")[0] in layers, f"{name} has no gradient"
+            around = [name[:at] for at, letter in enumerate(name) if letter == "."]
+            dead = any(
+                any(other.startswith(f"{path}.") for other in unread)
+                # The last sum of a trunk may be unread where what the block computes besides is not.
+                and (f"{path}.residual_sum" in around or not any(other.startswith(f"{path}.") for other in read))
+                for path in around
+            )
+            assert name in unread or dead, f"{name} has no gradient"
         else:
             assert parameter.grad.isfinite().all(), name
     with torch.no_grad():
