@@ -102,7 +102,8 @@ class Campaign:
 
         `normless sweep status OUT/sweeps/NAME.yaml --out OUT/laboratory` shows the progress of one of these.
         """
-        add_rows(runs, self.out)
+        # Others in the folder would later stand for what was measured anew elsewhere.
+        add_rows(runs, self.out, only={(entry.artefact, entry.budget) for entry in self.entries})
         folder = self.out / "sweeps"
         folder.mkdir(parents=True, exist_ok=True)
         for entry in (entry for entry in self.entries if entry.trains):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -96,8 +96,10 @@ def rebuilt(path: Path) -> Iterator[Path]:
         yield out
 
 
-def add_rows(path: Path, out: Path) -> list[tuple[str, Budget]]:
+def add_rows(path: Path, out: Path, only: Collection[tuple[str, Budget]] | None = None) -> list[tuple[str, Budget]]:
     """Add the runs and measurements in a file of `write_runs` that a folder lacks; return the trained artefacts.
+
+    `only` has the measurements to add, by artefact and budget; all if None.
 
     Raises:
         ResultError: the file is missing, damaged or of another kind.
@@ -111,7 +113,8 @@ def add_rows(path: Path, out: Path) -> list[tuple[str, Budget]]:
     with laboratory_in(out) as laboratory:
         laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
     for result in results:
-        if load(out, result.id, result.budget) is None:
+        wanted = only is None or (result.id, result.budget) in only
+        if wanted and load(out, result.id, result.budget) is None:
             save(result, None, out)
     return [(artefact, budget) for values, artefact, budget in artefacts if values is None]
 
