@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import copy
+import difflib
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PACKAGES = ("normless", "normless_lab", "normless_papers")
@@ -47,6 +48,16 @@ class Mutant:
         """Return the mutated source."""
         start, end = self.place(source)
         return source[:start] + self.after.encode() + source[end:]
+
+    def moved(self, old: bytes, new: bytes) -> Mutant | None:
+        """Return the same mutant of a later version of the file, or None where its lines were changed."""
+        before, after = old.splitlines(), new.splitlines()
+        for block in difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+            if block.a < self.start[0] and self.end[0] <= block.a + block.size:
+                lines = block.b - block.a
+                start, end = (self.start[0] + lines, self.start[1]), (self.end[0] + lines, self.end[1])
+                return replace(self, start=start, end=end)
+        return None
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | str]]:

@@ -1,16 +1,15 @@
 """What the tests notice: mutants of the packages and reverted fixes, and which tests kill them.
 
-    make power                                      # all of the below; resumes where it ended
-    python tests/power/power.py record              # once: which lines each test runs, by the package coverage
-    python tests/power/power.py run --minutes 30    # mutants and reverts in random order
-    python tests/power/power.py table               # tests/power/kills.csv and a summary
+    make power                                                   # all of the below, for the last commit
+    python tests/power/power.py record                           # once: which lines to change each test runs
+    python tests/power/power.py run --minutes 30                 # mutants and reverts in random order; resumes
+    python tests/power/power.py table                            # a summary, and tests/power/kills.csv
+    python tests/power/power.py record --commit HEAD --drawn-at af1f8174    # the same mutants of another commit
 
 A mutant is written into a clone of the commit, and forty of the tests that run its line, the fastest case of each
 function first, are run in a process that is forked from one which has torch and the other libraries loaded, but none
 of the packages. Only tests count that pass in the same way without the change. The first failing test ends a mutant.
-With `--all` every test is run, and `table --all` lists what one test alone kills. Lines that tests run in other
-processes only are `uncovered`. Data are in build/power or `--data`; remove results.*.jsonl there to start anew, and
-the rest too after the packages have changed.
+With `--all` every test is run, and `table --all` lists what one test alone kills. Data are in build/power/COMMIT.
 
 mutmut calls every function through another one that chooses the mutant, which `torch.export` and signatures see, and
 cosmic-ray starts a process for each mutant; hence this program.
@@ -30,37 +29,54 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from covering import Covering, rows_of
 from in_fork import failing, load_libraries
+from marks import Hits, marked
 from mutants import Mutant, draw
 from tree import Revert, Tree
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 MARKS = "not slow and not zoo and not gpu"
-COLUMNS = ("id", "operator", "before", "after", "covering", "run", "outcome", "killers", "killed_by")
+COLUMNS = ("id", "operator", "before", "after", "covering", "run", "outcome", "killed_by")
 REVERTED = 3  # so many times the tests of a mutant are run on a reverted commit, which changes more
 LONGEST = 80  # letters of a text in the table
 
 
-def record(options: argparse.Namespace) -> None:
-    """Run the tests once, and note which lines each one runs."""
-    folder = options.data / "coverage"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join(filter(None, (str(ROOT), str(HERE), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "POWER_DATA": str(folder), "PYTHONPATH": path}
-    workers = ["-n", str(options.workers), "--dist", "worksteal"]
-    # Tests may fail; those do not count.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "coverage_of_tests", "-m", MARKS]
-    subprocess.run([*command, *workers, *options.tests_of], cwd=ROOT, env=environment, check=False)
+def changes(tree: Tree, options: argparse.Namespace) -> dict[str, Mutant | Revert | None]:
+    """Return the mutants and reverts by name, in random order, so that the first of them are a sample of all.
 
-
-def changes(root: Path, options: argparse.Namespace) -> list[Mutant | Revert]:
-    """Return the mutants and reverts in random order, so that the first of them are a sample of all."""
+    Mutants that were drawn at another commit are None where their lines have changed since.
+    """
     reverts = [Revert(*line.split(maxsplit=1)) for line in (HERE / "reverts.txt").read_text().splitlines()]
-    found: list[Mutant | Revert] = [*draw(root, options.mutants, options.seed), *reverts]
-    random.Random(options.seed).shuffle(found)
-    return found
+    drawn_at = Tree(options.data / "tree-drawn", ROOT, options.drawn_at)
+    mutants: dict[str, Mutant | Revert | None] = {}
+    for mutant in draw(drawn_at.folder, options.mutants, options.seed):
+        new = tree.source(mutant.file) if (tree.folder / mutant.file).exists() else b""
+        mutants[mutant.name] = mutant.moved(drawn_at.source(mutant.file), new)
+    mutants |= {revert.name: revert for revert in reverts if options.reverts}
+    names = list(mutants)
+    random.Random(options.seed).shuffle(names)
+    return {name: mutants[name] for name in names}
+
+
+def record(options: argparse.Namespace) -> None:
+    """Mark the lines that will change, run the tests once, and note which marks each one runs."""
+    tree = Tree(options.data / "tree-marked", ROOT, options.commit)
+    lines: dict[str, dict[int, list[int]]] = defaultdict(dict)
+    for mark, change in enumerate(changes(tree, options).values()):
+        if change is not None:
+            for file, numbers in tree.apply(change).items():
+                lines[file][mark] = list(numbers)
+            tree.restore()
+    for file, marks in lines.items():
+        (tree.folder / file).write_bytes(marked(tree.source(file), marks))
+    path = os.pathsep.join(map(str, (tree.folder, HERE)))
+    environment = {**os.environ, "POWER_HITS": str(options.data), "PYTHONPATH": path}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "power_hits", "-m", MARKS]
+    command += ["-n", str(options.workers), "--dist", "worksteal", *options.tests_of]
+    for name in ("hits", "seconds", "failed"):
+        (options.data / name).unlink(missing_ok=True)
+    subprocess.run(command, cwd=tree.folder, env=environment, check=False)  # failed tests do not count
 
 
 class Worker:
@@ -68,8 +84,8 @@ class Worker:
 
     def __init__(self, number: int, options: argparse.Namespace) -> None:
         self.options = options
-        self.tree = Tree(options.data / f"tree-{number}", ROOT)
-        self.covering = Covering(options.data / "coverage")
+        self.tree = Tree(options.data / f"tree-{number}", ROOT, options.commit)
+        self.hits = Hits(options.data)
         self.verified = options.data / "verified.jsonl"
 
     def fails_anyway(self, tests: list[str], chosen: list[str]) -> set[str]:
@@ -77,11 +93,11 @@ class Worker:
 
         What is not a test, such as a file that cannot be imported, is tried by all tests that were chosen.
         """
-        if not all(test in self.covering.seconds for test in tests):
+        if not all(test in self.hits.seconds for test in tests):
             failed = failing(self.tree.folder, chosen, every=False, seconds=self.limit(chosen))
             return {*tests, *chosen} if failed else set()
-        known = {row["test"]: row["passes"] for row in rows_of(self.verified)}
-        if unknown := [test for test in tests if test in self.covering.seconds and test not in known]:
+        known = {row["test"]: row["passes"] for row in json_rows(self.verified)}
+        if unknown := [test for test in tests if test not in known]:
             failed = failing(self.tree.folder, unknown, every=True, seconds=self.limit(unknown))
             passes = {test: test not in failed and set(failed) <= {*unknown} for test in unknown}
             with self.verified.open("a") as lines:
@@ -91,20 +107,26 @@ class Worker:
 
     def limit(self, tests: list[str]) -> float:
         """Return the seconds on a core after which tests are taken to run for ever."""
-        return 90 + 4 * sum(self.covering.seconds[test] for test in tests)
+        return 90 + 4 * sum(self.hits.seconds[test] for test in tests)
 
-    def outcome(self, change: Mutant | Revert) -> dict[str, Any]:
+    def outcome(self, name: str, change: Mutant | Revert | None, mark: int) -> dict[str, Any]:
         """Return the row of a change."""
-        start = time.monotonic()
-        lines = self.tree.apply(change)
-        originals = {file: self.tree.original(file) for file in lines}
-        covering = [self.covering.tests(file, originals[file], lines[file]) for file in lines]
-        tests = set[str]().union(*covering)
+        row: dict[str, Any] = {"id": name, "operator": getattr(change, "operator", "revert")}
+        row |= {"before": getattr(change, "title", ""), "after": getattr(change, "after", "")}
+        lines = self.tree.apply(change) if change is not None else {}
+        if not lines:
+            return row | {"covering": 0, "run": 0, "outcome": "has changed", "killed_by": []}
+        row["file"] = next(iter(lines))
+        if isinstance(change, Mutant):
+            source = self.tree.original(change.file)
+            start, end = change.place(source)
+            row["before"] = source[start:end].decode()
+        tests = set(self.hits.tests[mark])
         count = self.options.tests * (1 if isinstance(change, Mutant) else REVERTED)
         chosen: list[str] = []
         killed: list[str] = []
         while tests and not killed:
-            chosen = self.covering.fastest(tests, count)
+            chosen = self.hits.fastest(tests, count)
             killed = failing(self.tree.folder, chosen, every=self.options.all, seconds=self.limit(chosen))
             if not killed:
                 break
@@ -115,16 +137,8 @@ class Worker:
                 if not killed:
                     self.tree.apply(change)
         self.tree.restore()
-        outcome = "does not revert" if not lines else "uncovered" if not tests else "killed" if killed else "survived"
-        row: dict[str, Any] = {"id": change.name, "file": next(iter(lines), ""), "operator": "revert"}
-        row |= {"before": getattr(change, "title", ""), "after": ""}
-        if isinstance(change, Mutant):
-            first, last = change.place(originals[change.file])
-            before = originals[change.file][first:last].decode()
-            row |= {"operator": change.operator, "before": before, "after": change.after}
-        row |= {"covering": len(tests), "run": len(chosen), "outcome": outcome}
-        row |= {"killers": len(killed), "killed_by": killed, "seconds": round(time.monotonic() - start, 1)}
-        return row | {"commit": self.tree.git("rev-parse", "HEAD").strip()}
+        outcome = "uncovered" if not tests else "killed" if killed else "survived"
+        return row | {"covering": len(tests), "run": len(chosen), "outcome": outcome, "killed_by": killed}
 
 
 def results_file(options: argparse.Namespace) -> Path:
@@ -137,10 +151,9 @@ def run(options: argparse.Namespace) -> None:
     deadline = time.monotonic() + 60 * options.minutes
     results = results_file(options)
     load_libraries()
-    Tree(options.data / "tree-0", ROOT)
-    every = changes(options.data / "tree-0", options)[: options.first]
-    done = {row["id"] for row in rows_of(results)}
-    left = [change for change in every if change.name not in done]
+    every = changes(Tree(options.data / "tree-0", ROOT, options.commit), options)
+    done = {row["id"] for row in json_rows(results)}
+    left = [(name, change, mark) for mark, (name, change) in enumerate(every.items()) if name not in done]
     children = []
     for number in range(options.workers):
         if (child := os.fork()) == 0:
@@ -148,10 +161,11 @@ def run(options: argparse.Namespace) -> None:
             for change in left[number :: options.workers]:
                 if time.monotonic() > deadline:
                     break
-                row = worker.outcome(change)
+                start = time.monotonic()
+                row = worker.outcome(*change)
                 with results.open("a") as lines:
                     lines.write(json.dumps(row) + "\n")
-                say(row["id"], row["outcome"], *row["killed_by"][:3], f"{row['seconds']} s")
+                say(row["id"], row["outcome"], *row["killed_by"][:3], f"{time.monotonic() - start:.1f} s")
             os._exit(0)
         children.append(child)
     for child in children:
@@ -160,35 +174,33 @@ def run(options: argparse.Namespace) -> None:
 
 def table(options: argparse.Namespace) -> None:
     """Write the table of kills, and print the counts of each package and what survived."""
-    rows = sorted(rows_of(results_file(options)), key=lambda row: row["id"])
+    rows = sorted(json_rows(results_file(options)), key=lambda row: str(row["id"]))
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     with options.table.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
             kind = "reverts" if row["operator"] == "revert" else "mutants"
-            counts[str(row["file"]).partition("/")[0], kind][row["outcome"]] += 1
-            row["killed_by"] = " ".join(row["killed_by"][:3])
-            writer.writerow(
-                [
-                    " ".join(str(row[column]).split())[: None if column == "killed_by" else LONGEST]
-                    for column in COLUMNS
-                ]
-            )
+            counts[str(row.get("file", "")).partition("/")[0], kind][row["outcome"]] += 1
+            texts = [" ".join(str(row[column]).split())[:LONGEST] for column in COLUMNS[:-1]]
+            writer.writerow([*texts, " ".join(row["killed_by"][:3])])
     for (package, kind), outcomes in sorted(counts.items()):
         say(f"{package:16} {kind} {sum(outcomes.values()):4}", dict(outcomes))
     for row in rows:
-        if row["outcome"] == "survived":
-            say(
-                "survived", row["id"], row["before"], "->", row["after"], f"({row['run']} of {row['covering']} tests)"
-            )
-    if options.all:
-        alone = defaultdict(list)
-        for row in rows_of(results_file(options)):
-            if row["killers"] == 1:
-                alone[row["killed_by"][0]].append(row["id"])
-        for test, names in sorted(alone.items()):
-            say("alone", test, *names)
+        if row["outcome"] in ("survived", "uncovered"):
+            numbers = f"({row['run']} of {row['covering']} tests)"
+            say(row["outcome"], row["id"], row["before"], "->", row["after"], numbers)
+    alone = defaultdict(list)
+    for row in rows if options.all else []:
+        if len(row["killed_by"]) == 1:
+            alone[row["killed_by"][0]].append(row["id"])
+    for test, names in sorted(alone.items()):
+        say("alone", test, *names)
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file with a JSON object on each line."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def say(*words: object) -> None:
@@ -201,16 +213,24 @@ def main() -> None:
     parser.add_argument("command", choices=("record", "run", "table"))
     parser.add_argument("tests_of", nargs="*", default=["tests"], help="files whose tests are recorded")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "power")
+    parser.add_argument("--commit", default="HEAD", help="whose tests are run")
+    parser.add_argument("--drawn-at", default=None, help="commit whose lines are drawn; --commit itself by default")
     parser.add_argument("--table", type=Path, default=HERE / "kills.csv", help="where the table is written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=240)
+    parser.add_argument("--reverts", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--tests", type=int, default=40, help="tests of a mutant")
-    parser.add_argument("--first", type=int, default=None, help="only the first changes")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no change after them")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="run every test of a mutant, also after one has failed")
     options = parser.parse_intermixed_args()
-    options.data = options.data.resolve()
+    revision = ["git", "rev-parse", "--short=8"]
+    options.commit, options.drawn_at = (
+        subprocess.run([*revision, commit], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+        for commit in (options.commit, options.drawn_at or options.commit)
+    )
+    options.data = options.data.resolve() / options.commit
+    options.data.mkdir(parents=True, exist_ok=True)
     {"record": record, "run": run, "table": table}[options.command](options)
 
 

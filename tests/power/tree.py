@@ -33,14 +33,12 @@ class Tree:
     A changed file gets a time of its own, since Python takes compiled code for a file of the same size and second.
     """
 
-    def __init__(self, folder: Path, root: Path) -> None:
+    def __init__(self, folder: Path, root: Path, commit: str) -> None:
         self.folder = folder
         if not folder.exists():
             subprocess.run(["git", "clone", "--quiet", "--shared", root, folder], check=True)
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, check=True, capture_output=True, text=True
-        ).stdout
-        self.git("checkout", "--quiet", "--force", "--detach", commit.strip())
+        self.git("fetch", "--quiet", "origin", commit)
+        self.git("checkout", "--quiet", "--force", "--detach", commit)
         self.time = int(time.time())
         self.changed: list[str] = []
 
