@@ -37,7 +37,6 @@ class Tree:
         self.folder = folder
         if not folder.exists():
             subprocess.run(["git", "clone", "--quiet", "--shared", root, folder], check=True)
-        self.git("fetch", "--quiet", "origin", commit)
         self.git("checkout", "--quiet", "--force", "--detach", commit)
         self.time = int(time.time())
         self.changed: list[str] = []
