@@ -44,7 +44,12 @@ class Block(nn.Module):
 class ByFunction(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.qkv, self.proj, self.head = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.norm, self.qkv, self.proj, self.head = (
+            nn.LayerNorm(8),
+            nn.Linear(8, 24),
+            nn.Linear(8, 8),
+            nn.Linear(8, 3),
+        )
 
     def packed(self, x: Tensor) -> tuple[Tensor, ...]:
         return tuple(t.reshape(*x.shape[:2], 2, 4).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))

@@ -268,8 +268,12 @@ def test_domains_and_parts_have_statistics_of_their_own_and_become_plain_again()
         close(net(x), model(x))
         path, split = next((path, one) for path, one in net.named_modules() if isinstance(one, own.SplitBatchNorm))
         y = torch.randn(6, split.norms[0].num_features, 4, 4)  # type: ignore[arg-type]
-        close(split.train()(y), torch.cat([F.batch_norm(part, None, None, training=True) for part in y.split(2)])
-              * split.norms[0].weight[:, None, None] + split.norms[0].bias[:, None, None])  # type: ignore[index]
+        close(
+            split.train()(y),
+            torch.cat([F.batch_norm(part, None, None, training=True) for part in y.split(2)])
+            * split.norms[0].weight[:, None, None]
+            + split.norms[0].bias[:, None, None],
+        )  # type: ignore[index]
         assert not torch.equal(split.norms[0].running_mean, split.norms[1].running_mean)  # type: ignore[arg-type]
         del net.normless_scheme
         back = nl.convert(net.eval(), "plain_batch_norm", x)
@@ -367,7 +371,9 @@ def test_batch_norms_change_and_other_norms_stay(name: str, scheme: str) -> None
     assert not [path for path, one in net.named_modules() if type(one) in (nn.BatchNorm1d, nn.BatchNorm2d)]
     plan = nl.plan(model, scheme, *inputs, residual_map=mapped)
     listed = {change.path: change.what for change in plan if change.what.startswith("kept")}
-    assert {*listed} == {path for path in mapped.norms if not isinstance(model.get_submodule(path), _BatchNorm)} != set()
+    assert (
+        {*listed} == {path for path in mapped.norms if not isinstance(model.get_submodule(path), _BatchNorm)} != set()
+    )
     assert all("not a batch norm" in what for what in listed.values())
     assert all(type(net.get_submodule(path)) is type(model.get_submodule(path)) for path in listed)
 

@@ -29,7 +29,8 @@ class Words(nn.Module):
 
     def __init__(self, layers: int, decoder_layers: int = 0, tied: bool = False) -> None:
         super().__init__()
-        self.source, self.target = nn.Embedding(2000, WIDTH, padding_idx=0), nn.Embedding(2000, WIDTH)
+        self.source = nn.Embedding(2000, WIDTH, padding_idx=0)
+        self.decoder = nn.ModuleDict({"tokens": nn.Embedding(2000, WIDTH)})
         self.classifier = nn.Linear(WIDTH, 2000 if tied else 5, bias=not tied)
         if decoder_layers:
             self.net: Any = nn.Transformer(WIDTH, 2, layers, decoder_layers, 128, dropout=0.0, batch_first=True)
@@ -40,7 +41,7 @@ class Words(nn.Module):
             self.classifier.weight = self.source.weight
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-        h = self.net(self.source(x)) if y is None else self.net(self.source(x), self.target(y))
+        h = self.net(self.source(x)) if y is None else self.net(self.source(x), self.decoder["tokens"](y))
         return self.classifier(h)
 
 
@@ -94,7 +95,7 @@ def test_deepnorm_and_t_fixup_of_an_encoder_and_a_decoder() -> None:
             for layer in layers:
                 check_layer(layer, *constants)
     assert fixup.source.weight[1:].std().item() == about(WIDTH**-0.5 * (9 * n) ** -0.25)
-    assert fixup.target.weight.std().item() == about(WIDTH**-0.5 * (9 * m) ** -0.25)
+    assert fixup.decoder["tokens"].weight.std().item() == about(WIDTH**-0.5 * (9 * m) ** -0.25)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -132,7 +133,7 @@ def test_admins_omega_is_the_root_of_the_summed_variances_of_either_stack() -> N
         for index, path in enumerate(paths):
             close(
                 net.get_parameter(f"{path}.skip_multiplier"),
-                nn.Parameter(torch.full((16,), reached**0.5 if index else 1)),
+                nn.Parameter(torch.full((16,), reached**0.5 if index else 1.0)),
             )
             reached += measured[path][1]
     groups = {group["name"]: group for group in nl.param_groups(net, lr=0.1, weight_decay=0.1)}
@@ -204,7 +205,7 @@ def change(depth: int, scheme: str, kind: Any, lr: float, grouped: bool = True) 
     before = net(X).detach()
     F.mse_loss(net(X), TARGET).backward()
     optimizer.step()
-    return float((net(X) - before).square().mean().sqrt())
+    return float((net(X) - before).square().mean().sqrt().detach())
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,9 @@ def with_gain(kind: str) -> nn.Module:
     return written(forward, "f g", gain=gain)
 
 
-@pytest.mark.parametrize(("edit", "factor"), [("ZeroBranchEnds()", 0.0), ("RescaleBranches(gain=0.1)", 0.1 * 2**-0.5)])
+@pytest.mark.parametrize(
+    ("edit", "factor"), [("ZeroBranchEnds()", 0.0), ("RescaleBranches(gain=0.1)", 0.1 * 2**-0.5)]
+)
 @pytest.mark.parametrize("kind", ["parametrized", "gain"])
 def test_a_gain_is_zeroed_and_scaled_in_the_place_of_its_weight(kind: str, edit: str, factor: float) -> None:
     model: Any = branches(with_gain(kind), with_gain(kind))
@@ -146,7 +148,9 @@ def test_a_gradient_of_rounding_errors_was_not_alive() -> None:
     """A parameter whose gradient is a small share of that of others."""
 
     def noisy(share: float) -> nn.Module:
-        model = written(lambda m, x: m.blocks(x) + m.noise * m.share, "", blocks=branches(), noise=nn.Parameter(torch.ones(())))
+        model = written(
+            lambda m, x: m.blocks(x) + m.noise * m.share, "", blocks=branches(), noise=nn.Parameter(torch.ones(()))
+        )
         model.register_buffer("share", torch.tensor(share))
         return model
 

@@ -288,6 +288,8 @@ def test_delta_weights_are_orthogonal_at_the_centre_and_keep_the_mean_square(sha
 def test_predictions_follow_the_tailored_activations() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 3, 8, 8)
-    table = nl.probe(nl.convert(wide_resnet(28, 4), "tailored_activations(eta=0.5, skip=0.8)", x), x, ["signal"]).signal
+    table = nl.probe(
+        nl.convert(wide_resnet(28, 4), "tailored_activations(eta=0.5, skip=0.8)", x), x, ["signal"]
+    ).signal
     ratio = table["sum_second_moment"] / table["predicted_sum_second_moment"]
     assert ratio.to_numpy() == pytest.approx([1.0] * 12, abs=0.2)

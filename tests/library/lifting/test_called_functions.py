@@ -174,7 +174,8 @@ def test_every_sum_is_a_module_of_its_own(kind: type[Block]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "scheme"), [(Static, "skipinit"), (Inherited, "skipinit(alpha=1, keep_scale=False)"), (Processed, "fixup")]
+    ("kind", "scheme"),
+    [(Static, "skipinit"), (Inherited, "skipinit(alpha=1, keep_scale=False)"), (Processed, "fixup")],
 )
 def test_the_schemes_take_them(kind: type[Block], scheme: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), kind(), kind())
@@ -211,7 +212,9 @@ def _make() -> Callable[[Tensor, Tensor], Tensor]:
 local = _make()
 
 
-@pytest.mark.parametrize(("kind", "said"), [(ByValue, r"`\[added\]\[0\]` does not name"), (Unnamed, "local_sum does")])
+@pytest.mark.parametrize(
+    ("kind", "said"), [(ByValue, r"`\[added\]\[0\]` does not name"), (Unnamed, "local_sum does")]
+)
 def test_a_function_without_a_name_is_refused_with_the_reason(kind: type[Block], said: str) -> None:
     with pytest.raises(nl.UnsupportedEditError, match=said):
         nl.convert(kind(), HALVED, X)
