@@ -15,6 +15,7 @@ import normless as nl
 from errors.wrong import Wrong
 from normless import edits
 from normless.edits import Edit, Surgery
+from normless.errors import MissingValuesError
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.models.dense import Dense
 from normless.nn import ResidualSum
@@ -261,6 +262,6 @@ ERRORS = [
     Wrong("swapped", lambda: nl.convert("fixup", DENSE), TypeError, "'fixup'", "Dense"),  # type: ignore[arg-type]
     Wrong("part lefft", lambda: nl.convert(branches(), "none", ROWS, only="lefft"), ValueError, "'lefft'", "Did you"),
     Wrong("part of others", lambda: nl.convert(DENSE, "none", only=nn.Linear(1, 1)), ValueError, "Linear"),
-    Wrong("part 1.norm", lambda: nl.convert(branches(), "rezero", ROWS, only="1.norm"), Unsupported, "no residual block"),
-    Wrong("no gain", lambda: activation_gain(nn.PReLU(device="meta")), RuntimeError, "PReLU", "have no values"),
+    Wrong("part f", lambda: nl.convert(branches(), "rezero", ROWS, only="1.f"), Unsupported, "no residual block"),
+    Wrong("no gain", lambda: activation_gain(nn.PReLU(device="meta")), MissingValuesError, "PReLU", "no values"),
 ]  # fmt: skip

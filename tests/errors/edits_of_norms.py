@@ -181,11 +181,11 @@ CALLS: list[tuple[Callable[[], object], type[Exception], tuple[str, ...]]] = [
     (partial(nl.remove_norms, PLAIN, ROWS, order=("top",)), ValueError, ("places among feed_forward, attention",)),
     (partial(nl.remove_norms, PLAIN, ROWS, interval=0), ValueError, ("interval of 1 or more, got 0",)),
     (partial(nl.remove_norms, nn.DataParallel(PLAIN), ROWS), Unsupported, ("DistributedDataParallel",)),
-    (partial(nl.convert_trained, normed(nn.GroupNorm(2, 8)), "none", IMAGES), Unsupported, ("at 1: ", "nl.remove_norms")),
+    (partial(nl.convert_trained, normed(nn.GroupNorm(2, 8)), "none", IMAGES), Unsupported, ("at 1: ", "remove_norms")),
     (partial(nl.convert_trained, CIFAR, "none", []), ValueError, ("got none",)),
     (partial(nl.convert_trained, CIFAR, "none", IMAGES, most_batches=0), ValueError, ("most_batches",)),
     (partial(nl.convert_trained, CIFAR, "none", 3), TypeError, ("int",)),
-    (partial(nl.convert_trained, resnet_cifar(8).eval(), "group_norm", IMAGES * torch.inf), Unsupported, ("not finite",)),
+    (partial(nl.convert_trained, resnet_cifar(8).eval(), GROUPS, IMAGES * torch.inf), Unsupported, ("not finite",)),
 ]  # fmt: skip
 CLOSED = "multiplier of every branch at zero"
 LOST = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from copy import deepcopy
 from math import sqrt
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from edit_helpers import altered, assert_changes, close, edited, images, randomized
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written
 
 import normless as nl
 from normless.edits import (
@@ -213,24 +212,16 @@ def test_a_trained_networks_biases_and_a_gates_bias_stay() -> None:
     assert net.stem.bias.eq(0).all()
     said = [change.what for change in nl.plan(model, nl.Scheme("test", edits)) if change.path == "classifier"]
     assert said == ["its bias of 10 channels stays: the network is trained"]
-    gated = Gated()
-    assert altered(gated, edited(gated, ChannelBiases(), inputs=(images(),))) == {
-        "stem.bias",
-        "conv.bias",
-        "head.bias",
-    }
+    parts = {"stem": nn.Conv2d(3, 4, 1), "conv": nn.Conv2d(4, 4, 3, padding=1), "gate": nn.Linear(4, 4)}
+    whole = Written(gated, **parts, head=nn.Linear(4, 5))
+    zeroed = altered(whole, edited(whole, ChannelBiases(), inputs=(images(),)))
+    assert zeroed == {"stem.bias", "conv.bias", "head.bias"}
 
 
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.conv = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1)
-        self.gate, self.head = nn.Linear(4, 4), nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.stem(x)
-        h = self.conv(x)
-        return self.head((x + h * self.gate(h.mean((2, 3))).sigmoid()[:, :, None, None]).mean((2, 3)))
+def gated(m: Any, x: Tensor) -> Any:
+    x = m.stem(x)
+    h = m.conv(x)
+    return m.head((x + h * m.gate(h.mean((2, 3))).sigmoid()[:, :, None, None]).mean((2, 3)))
 
 
 class Operator(nn.Module):
@@ -271,28 +262,6 @@ def test_an_operator_becomes_a_module(
     assert isinstance(net, Operator)
     assert not hasattr(model, "residual_sum")
     assert isinstance(net.residual_sum, ResidualSum)
-
-
-def test_scalars_come_around_a_layer_whose_forward_is_not_known() -> None:
-    model, x = Operator(), torch.randn(3, 4)
-    model.first, model.relu = OwnLinear(4, 4), nn.Tanh()
-    net = edited(model, ScalarBiases(), inputs=(x,))
-    assert isinstance(net.first, OwnLinear)
-    close(net(x), model(x))
-    for one, value in ((net.first.input_bias, 0.3), (net.first.output_bias, -0.2)):
-        nn.init.constant_(one, value)
-    h = model.stem(x)
-    expected = model.head(h + model.last(torch.tanh(model.first(h + 0.3) - 0.2)))
-    for one in (net, deepcopy(net), pickle.loads(pickle.dumps(net))):
-        close(one(x), expected)
-
-
-def test_a_multiplier_comes_behind_an_activation_that_ends_the_branch() -> None:
-    model, x = Operator(nn.Sequential(nn.Linear(4, 4), nn.ReLU())), torch.randn(3, 4)
-    net = edited(model, BranchMultiplier(0.0), inputs=(x,))
-    assert torch.equal(net(x), net.head(net.stem(x)))
-    net(x).square().sum().backward()
-    assert net.residual_sum.multiplier.grad.any()
 
 
 class TwoBranches(nn.Module):

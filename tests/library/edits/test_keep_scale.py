@@ -213,7 +213,7 @@ def test_a_class_token_and_its_position_have_a_factor_of_their_own() -> None:
 
 
 def test_embeddings_that_a_norm_adds_up_have_one_factor_and_a_tied_one_goes_half_of_the_way() -> None:
-    """Behind both uses of a tied embedding the logits are √g · √g times as large, which is what the norm gave them."""
+    """Behind both uses of a tied embedding logits are √g · √g times as large, which is what the norm gave them."""
     model, x = built("bert")
     found = plan_of(model, x)
     tables = [f"bert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type")]

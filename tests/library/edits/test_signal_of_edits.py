@@ -1,4 +1,4 @@
-"""PredictedVariance (the scheme nf_resnet) and tailored rectifiers: the signal is the one that the papers' recursions say."""
+"""PredictedVariance, of nf_resnet, and tailored rectifiers: the signal is the one that the papers' recursions say."""
 
 from __future__ import annotations
 

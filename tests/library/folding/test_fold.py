@@ -103,6 +103,10 @@ def auxiliary(net: Any, x: Tensor) -> Any:
     return net.layer(x).sin() + (net.norm(net.extra(x)) if net.training else 0)
 
 
+def in_training(net: Any, x: Tensor) -> Any:
+    return net.norm(net.layer(x)) if net.training else net.layer(x)
+
+
 def checkpointed(net: Any, x: Tensor) -> Any:
     return checkpoint(lambda z: net.norm(net.layer(z)), x, use_reentrant=False)
 
@@ -114,18 +118,18 @@ class Halved(nn.Conv2d):
 
 COMPUTED, SEVERAL = "is computed in the forward pass", "the weight of conv2d of layer is used at several places"
 FATES: dict[str, tuple[Run, nn.Module, str]] = {
-    "read twice": (lambda m, x: (y := m.layer(x)) + m.norm(y), conv(), "other operations read the output of conv2d of layer"),
+    "read twice": (lambda m, x: (y := m.layer(x)) + m.norm(y), conv(), "other operations read the output"),
     "norm run twice": (norm_run_twice, conv(), "affine: the norm runs at several places"),
     "layer run twice": (layer_run_twice, conv(), SEVERAL),
     "a penalty": (lambda m, x: (m.norm(m.layer(x)), m.layer.weight.square().sum()), conv(), SEVERAL),
-    "functional": (lambda m, x: m.norm(F.conv2d(x, m.layer.weight)), nn.Conv2d(4, 4, 3, bias=False), "does not run in the layer"),
+    "functional": (lambda m, x: m.norm(F.conv2d(x, m.layer.weight)), nn.Conv2d(4, 4, 3, bias=False), "not run in"),
     "activation": (lambda m, x: m.layer(F.relu(m.norm(x.sin()))), conv(), "affine: it reads sin; relu reads it"),
     "dropout": (lambda m, x: m.norm(m.drop(m.layer(x))), conv(), "it reads dropout of drop"),
     "overwritten": (overwritten, nn.Conv2d(4, 4, 1), "values are overwritten in place before it is read"),
     "standardized": (layer_then_norm, StdConv2d(4, 4, 3), COMPUTED),
     "weight norm": (layer_then_norm, weight_norm(conv()), COMPUTED),
     "halved": (layer_then_norm, Halved(4, 4, 3), COMPUTED),
-    "in training alone": (lambda m, x: m.norm(m.layer(x)) if m.training else m.layer(x), conv(), "runs in a mode in which the norm does not"),
+    "in training alone": (in_training, conv(), "runs in a mode in which the norm does not"),
     "not at all": (lambda m, x: m.layer(x), conv(), "affine: it does not run on these inputs"),
     "checkpointed": (checkpointed, conv(), "folded into layer before it"),
     "a second head": (auxiliary, conv(), "folded into extra before it"),

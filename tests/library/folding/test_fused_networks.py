@@ -1,4 +1,4 @@
-"""Networks fused for inference, or folded, compute what they computed; what they overwrite is read by nothing else."""
+"""Networks fused for inference or folded compute what they computed; what they overwrite is read by nothing else."""
 
 from __future__ import annotations
 

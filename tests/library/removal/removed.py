@@ -43,7 +43,11 @@ class LanguageModel(nn.Module):
     """Two blocks on embedded tokens, and a final norm unless they are post-norm."""
 
     def __init__(
-        self, norm: Callable[[int], nn.Module] = nn.LayerNorm, post: bool = False, qk: bool = False, tied: bool = False
+        self,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+        post: bool = False,
+        qk: bool = False,
+        tied: bool = False,
     ) -> None:
         super().__init__()
         self.embedding, self.positions = nn.Embedding(20, 8), nn.Parameter(torch.randn(32, 8) / 10)

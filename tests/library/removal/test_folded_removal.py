@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from removed import QUICK, TOKENS, ChannelNorm, LanguageModel, folded, next_token, relative, train, with_random_affines
+from removed import (
+    QUICK,
+    TOKENS,
+    ChannelNorm,
+    LanguageModel,
+    folded,
+    next_token,
+    relative,
+    train,
+    with_random_affines,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from written_networks import Written
@@ -48,7 +58,9 @@ def operators(net: nn.Module, *inputs: Tensor) -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES]
+)
 def test_a_folded_network_computes_the_same_without_statistics(name: str, tmp_path: Path) -> None:
     net, made, report = removed(name)
     affine = CASES[name][1]

@@ -38,7 +38,9 @@ def test_the_network_computes_the_same_before_with_its_own_parameters_and_names(
     assert list(net.state_dict()) == names
     assert all(a is b for a, b in zip(net.parameters(), parameters, strict=True))
     assert [module.training for module in net.modules()] == modes
-    layers = {f"blocks.{at}.ln_{part}": place for at in (0, 1) for part, place in ((1, "attention"), (2, "feed_forward"))}
+    layers = {
+        f"blocks.{at}.ln_{part}": place for at in (0, 1) for part, place in ((1, "attention"), (2, "feed_forward"))
+    }
     assert removal.places == layers | {"ln_f": "final"}
     assert len(removal.plan) == 5
 
@@ -47,7 +49,9 @@ def test_norms_are_frozen_by_place_and_the_gradient_of_a_frozen_norm_is_that_of_
     removal = nl.remove_norms(net, TOKENS, **QUICK)
     assert train(net, removal) == 12
     order = ["blocks.0.ln_2", "blocks.1.ln_2", "blocks.0.ln_1", "blocks.1.ln_1", "ln_f"]
-    assert [(freezing.path, freezing.step) for freezing in removal.history] == [*zip(order, (2, 4, 6, 8, 10), strict=True)]
+    assert [(freezing.path, freezing.step) for freezing in removal.history] == [
+        *zip(order, (2, 4, 6, 8, 10), strict=True)
+    ]
     norm, x = net.ln_f, torch.randn(2, 3, 8, requires_grad=True)
     y = (x - x.mean(-1, keepdim=True)) / norm.constant[1] * norm.weight + norm.bias
     gradients = [torch.autograd.grad(output.square().sum(), x)[0] for output in (norm(x), y)]

@@ -1,4 +1,4 @@
-"""Normalizations that define an output, or compare queries and keys, are not norms of the trunk: what they compute stays.
+"""Normalizations that define an output, or compare queries and keys, are not norms of the trunk: they stay.
 
 Their maps and plans, and the heads that Fixup leaves, are snapshots of the gallery.
 """
@@ -43,14 +43,16 @@ def test_a_learned_factor_of_unit_vectors_stays(name: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "scheme"), [("layer, softmax", "fixup"), ("layer, einsum", "dyt"), ("rms, rotated", "dyt"), ("tau, einsum", "none")]
+    ("row", "scheme"),
+    [("layer, softmax", "fixup"), ("layer, einsum", "dyt"), ("rms, rotated", "dyt"), ("tau, einsum", "none")],
 )
 def test_norms_of_queries_and_keys_stay_unless_asked(row: str, scheme: str) -> None:
     kind, _, logits = row.partition(", ")
     stated = ROWS[f"{kind} norms of queries and keys, {logits}"]
     model, (inputs, _) = stated.network(), stated.example()
     found = nl.residual_map(model, *inputs)
-    assert all("queries" in reason for reason in found.directions.values()) and found.directions
+    assert found.directions
+    assert all("queries" in reason for reason in found.directions.values())
     net = nl.convert(model, scheme, *inputs, residual_map=found)
     own = {key for key in model.state_dict() if ".own." in key or "tau" in key}
     assert own <= {*net.state_dict()}

@@ -61,7 +61,9 @@ def streams_at_end(net: nn.Module) -> Tensor:
 
 
 KINDS: list[tuple[type[Stream], str]] = [(Static, "fixup")]
-KINDS += [(kind, "skipinit(keep_scale=False)") for kind in (Static, Dynamic, Manifold, WithoutMixing, OneMatrix, OfAList)]
+KINDS += [
+    (kind, "skipinit(keep_scale=False)") for kind in (Static, Dynamic, Manifold, WithoutMixing, OneMatrix, OfAList)
+]
 
 
 @pytest.mark.parametrize(("kind", "scheme"), KINDS)

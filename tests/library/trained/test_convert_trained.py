@@ -116,7 +116,10 @@ def words(m: Any, input_ids: Tensor) -> Any:
 def test_layer_norms_become_pointwise_functions() -> None:
     parts = {"embedding": nn.Embedding(11, 8), "hidden": nn.Linear(8, 16), "back": nn.Linear(16, 8)}
     norms = {"norm": nn.LayerNorm(8), "last": nn.LayerNorm(8)}
-    model, ids = Written(words, **parts, **norms, head=nn.Linear(8, 11, bias=False)), torch.arange(120).reshape(12, 10) % 11
+    model, ids = (
+        Written(words, **parts, **norms, head=nn.Linear(8, 11, bias=False)),
+        torch.arange(120).reshape(12, 10) % 11,
+    )
     model.head.weight = model.embedding.weight  # type: ignore[union-attr, assignment]
     nn.init.uniform_(model.get_parameter("norm.weight"), 0.5, 2)
     net: Any
@@ -196,7 +199,11 @@ def test_norms_of_detectors_and_norms_at_two_places_are_fitted() -> None:
     net, report = nl.convert_trained(model, HALVES, x)
     assert not any(isinstance(module, FrozenBatchNorm) for module in net.modules())
     assert report.distance[1] < 0.3 < report.distance[0]
-    convs = {"stem": nn.Conv2d(3, 8, 3), "first": nn.Conv2d(8, 8, 3, padding=1), "second": nn.Conv2d(8, 8, 3, padding=1)}
+    convs = {
+        "stem": nn.Conv2d(3, 8, 3),
+        "first": nn.Conv2d(8, 8, 3, padding=1),
+        "second": nn.Conv2d(8, 8, 3, padding=1),
+    }
     model = with_statistics(Written(shared, **convs, norm=nn.BatchNorm2d(8)))
     net, report = nl.convert_trained(model, "none", x)
     assert isinstance(net.norm, ChannelAffine)
