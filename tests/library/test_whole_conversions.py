@@ -82,7 +82,8 @@ class AddedAndMultiplied(Block):
         self.factor = nn.Parameter(torch.ones(WIDTH, 1, 1))
 
     def forward(self, x: Tensor) -> Any:
-        return torch.addcmul(x, super().forward(x) - x, self.factor)
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return torch.addcmul(x, y, self.factor)
 
 
 @pytest.mark.parametrize(

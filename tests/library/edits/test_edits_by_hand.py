@@ -43,7 +43,6 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "dense": lambda: dense(3, 8, in_features=4),
 }
 CONV, NORMS = "blocks.*.conv2", "-blocks.*.norm* -norm.* blocks.*.norm*=Identity norm=Identity"
-BATCH_NORM = "{0}.weight {0}.bias {0}.running_mean {0}.running_var {0}.num_batches_tracked".format
 
 
 def f(b: Any, x: Tensor) -> Tensor:
@@ -75,67 +74,32 @@ def biased(b: Any, n: Any, x: Tensor) -> Tensor:
     return x + b.conv2(torch.relu(b.norm2(b.conv1(torch.relu(b.norm1(x))) + first))) + second
 
 
-By = Callable[[Any, Any, Tensor], Tensor]
+By = Callable[[Any, Any, Tensor], Any]
+BLOCK, HEAD, FINAL = "blocks.0", "classifier", f"{NORMS} classifier=ScalarLinear +classifier.before.*"
+BIASES = "+relu.*_bias +blocks.*_bias +classifier.input_bias"
+SHIFTED = "blocks.*.conv1=ScalarConv2d *relu*=ShiftedActivation classifier=ScalarLinear"
 # Network, edits, changes of the state, the part that is compared, and what it computes by the old and the new part.
 EDITED: list[tuple[str, tuple[Edit, ...], str, str, By]] = [
-    (
-        "wide", (BranchMultiplier(0.3),), f"+{CONV}.multiplier {CONV}=ScalarConv2d",
-        "blocks.0", lambda b, n, x: x + n.conv2.multiplier * f(b, x),
-    ),
-    (
-        "wide", (LayerScale(0.01),), f"+{CONV}.layer_scale {CONV}=ScalarConv2d",
-        "blocks.0", lambda b, n, x: x + n.conv2.layer_scale[:, None, None] * f(b, x),
-    ),
-    ("wide", (ScaleSums(0.5), ScaleSums(0.5)), "", "blocks.0", lambda b, n, x: (x + f(b, x)) / 4),
-    ("wide", (ScaleBranches(),), "", "blocks.0", lambda b, n, x: x + f(b, x) / sqrt(3)),
-    ("wide", (RemoveNorms(),), NORMS, "blocks.0", lambda b, n, x: x + bare(b, x)),
-    (
-        "wide", (NormOnSkip(),), f"+{BATCH_NORM('blocks.*.sum.norm_total').replace(' ', ' +')}",
-        "blocks.0", lambda b, n, x: F.batch_norm(
-            x + f(b, x), None, None, n.sum.norm_total.weight, n.sum.norm_total.bias, training=True
-        ),
-    ),
-    (
-        "wide", (NormOnSkip("skip_path"),), f"+{BATCH_NORM('blocks.*.sum.norm_skip').replace(' ', ' +')}",
-        "blocks.0", lambda b, n, x: f(b, x) + F.batch_norm(
-            x, None, None, n.sum.norm_skip.weight, n.sum.norm_skip.bias, training=True
-        ),
-    ),
-    ("wide", (ZeroBranchEnds(),), f"~{CONV}.weight", "blocks.0", lambda b, n, x: x),
-    (
-        "wide", (ChannelBiases(),), "+stem.bias +blocks.*.conv*.bias +blocks.*.shortcut.bias",
-        "blocks.0", biased,
-    ),
-    (
-        "wide", (HeadDropout(0.0),), "classifier=ScalarLinear", "classifier", lambda b, n, x: b(x),
-    ),
-    (
-        "wide", (OnlyFinalNorm(), HeadDropout(0.0)),
-        f"{NORMS} classifier=ScalarLinear +{BATCH_NORM('classifier.before.0').replace(' ', ' +')}",
-        "classifier", lambda b, n, x: b(
-            F.batch_norm(x, None, None, n.before[0].weight, n.before[0].bias, training=True)
-        ),
-    ),
-    (
-        "cifar", (OnlyFinalNorm(),),
-        f"{NORMS} classifier=ScalarLinear +{BATCH_NORM('classifier.before').replace(' ', ' +')}",
-        "classifier", lambda b, n, x: b(F.batch_norm(x, None, None, n.before.weight, n.before.bias, training=True)),
-    ),
-    (
-        "cifar", (ScalarBiases(),),
-        "+relu.*_bias +blocks.*_bias +classifier.input_bias"
-        " blocks.*.conv1=ScalarConv2d *relu*=ShiftedActivation classifier=ScalarLinear",
-        "blocks.0", shifted,
-    ),
-    (
-        "cifar", (RemoveNorms(), ScaleSums(0.5), BiasAfterSum()),
-        f"{NORMS} +blocks.*.relu2.input_bias blocks.*.relu2=ShiftedActivation", "blocks.0", scaled_and_shifted,
-    ),
-    (
-        "cifar", (ZeroLastGamma(),), "~blocks.*.norm2.weight",
-        "blocks.0", lambda b, n, x: torch.relu(x + b.norm2.bias[:, None, None]),
-    ),
-    ("dense", (ZeroClassifier(),), "~classifier.*", "classifier", lambda b, n, x: torch.zeros(len(x), 10)),
+    ("wide", (BranchMultiplier(0.3),), f"+{CONV}.multiplier {CONV}=ScalarConv2d",
+     BLOCK, lambda b, n, x: x + n.conv2.multiplier * f(b, x)),
+    ("wide", (LayerScale(0.01),), f"+{CONV}.layer_scale {CONV}=ScalarConv2d",
+     BLOCK, lambda b, n, x: x + n.conv2.layer_scale[:, None, None] * f(b, x)),
+    ("wide", (ScaleSums(0.5), ScaleSums(0.5)), "", BLOCK, lambda b, n, x: (x + f(b, x)) / 4),
+    ("wide", (ScaleBranches(),), "", BLOCK, lambda b, n, x: x + f(b, x) / sqrt(3)),
+    ("wide", (RemoveNorms(),), NORMS, BLOCK, lambda b, n, x: x + bare(b, x)),
+    ("wide", (NormOnSkip(),), "+blocks.*.sum.norm_total.*", BLOCK, lambda b, n, x: normalized(x + f(b, x))),
+    ("wide", (NormOnSkip("skip_path"),), "+blocks.*.sum.norm_skip.*", BLOCK, lambda b, n, x: normalized(x) + f(b, x)),
+    ("wide", (ZeroBranchEnds(),), f"~{CONV}.weight", BLOCK, lambda b, n, x: x),
+    ("wide", (ChannelBiases(),), "+stem.bias +blocks.*.conv*.bias +blocks.*.shortcut.bias", BLOCK, biased),
+    ("wide", (HeadDropout(0.0),), "classifier=ScalarLinear", HEAD, lambda b, n, x: b(x)),
+    ("wide", (OnlyFinalNorm(), HeadDropout(0.0)), FINAL, HEAD, lambda b, n, x: b(normalized(x))),
+    ("cifar", (OnlyFinalNorm(),), FINAL, HEAD, lambda b, n, x: b(normalized(x))),
+    ("cifar", (ScalarBiases(),), f"{BIASES} {SHIFTED}", BLOCK, shifted),
+    ("cifar", (RemoveNorms(), ScaleSums(0.5), BiasAfterSum()),
+     f"{NORMS} +blocks.*.relu2.input_bias blocks.*.relu2=ShiftedActivation", BLOCK, scaled_and_shifted),
+    ("cifar", (ZeroLastGamma(),), "~blocks.*.norm2.weight",
+     BLOCK, lambda b, n, x: torch.relu(x + b.norm2.bias[:, None, None])),
+    ("dense", (ZeroClassifier(),), "~classifier.*", HEAD, lambda b, n, x: torch.zeros(len(x), 10)),
 ]  # fmt: skip
 
 
@@ -149,10 +113,9 @@ def test_an_edit_computes_what_is_written(
     net = edited(model, *edits)
     assert_changes(model, net, changes)
     old, new = model.get_submodule(place), net.get_submodule(place)
-    with torch.no_grad():
-        for key in new.state_dict().keys() - old.state_dict().keys():
-            if "num_batches" not in key and "running" not in key:
-                new.get_parameter(key).uniform_(0.1, 1)
+    for key, value in new.named_parameters():
+        if key not in old.state_dict() and "norm" not in key and "before" not in key:
+            nn.init.uniform_(value, 0.1, 1)
     x = torch.randn(9, old.in_features) if place == "classifier" else torch.randn(4, 16, 8, 8)
     close(new(x), by_hand(old, new, x), rtol=1e-4, atol=1e-4)
 
@@ -285,6 +248,9 @@ def test_the_factor_multiplies_the_whole_sum_of_two_branches(form: str) -> None:
     close(edited(model, ScaleSums(0.5), inputs=(x,))(x), model(x) / 2)
     if form == "x + f + g":
         close(nl.convert(model, "skipinit", x)(x), model[0](x))
+    elif form == "x + (f + g)":
+        with pytest.raises(nl.UnsupportedEditError, match="its branches are added to each other before the skip path"):
+            nl.convert(model, "skipinit", x)
 
 
 class Sometimes(Operator):
@@ -323,7 +289,7 @@ def test_features_are_dropped_in_training_and_not_in_evaluation(edits: tuple[Edi
     y = net.classifier(features)[:, 0]
     assert y.mean().item() == pytest.approx(2 - len(edits), abs=5 * (2.5 / 64 / 2000) ** 0.5)
     assert (y - features[:, 0]).var().item() == pytest.approx(1.5 / 64, rel=0.2)
-    close(net.eval().classifier(features)[:, 0], features[:, 0], rtol=0, atol=0.6)
+    close(net.eval().classifier(features)[:, 0], features[:, 0], rtol=0, atol=0.01)
     assert HeadDropout().probability == 0.6
 
 

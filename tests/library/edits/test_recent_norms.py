@@ -249,12 +249,14 @@ class Wider(nn.Module):
     def __init__(self, norm: nn.Module, outputs: int, kind: str = "") -> None:
         super().__init__()
         self.norm, self.up = norm, kind == "up"
-        if kind == "tokens":
-            self.first, self.last, self.skip = nn.Linear(8, 12), nn.Linear(12, outputs), nn.Linear(8, outputs)
-        else:
-            self.first, self.skip = nn.Conv2d(8, outputs, 3, padding=1), nn.Conv2d(8, outputs, 1)  # type: ignore[assignment]
+        self.first: nn.Module = nn.Linear(8, 12)
+        self.last: nn.Module = nn.Linear(12, outputs)
+        self.skip: nn.Module = nn.Linear(8, outputs)
+        if kind != "tokens":
             larger = nn.ConvTranspose2d(outputs, outputs, 4, 2, 1, groups=2)
-            self.last = larger if self.up else nn.Conv2d(outputs, outputs, 3, padding=1)  # type: ignore[assignment]
+            self.first = nn.Conv2d(8, outputs, 3, padding=1)
+            self.last = larger if self.up else nn.Conv2d(outputs, outputs, 3, padding=1)
+            self.skip = nn.Identity() if kind == "same" else nn.Conv2d(8, outputs, 1)
 
     def branch(self, x: Tensor) -> Any:
         return self.last(torch.relu(self.first(self.norm(x))))
@@ -276,7 +278,7 @@ WIDER: dict[str, tuple[Callable[[], Wider], Callable[[Tensor], Tensor]]] = {
     "group norm, larger": (lambda: Wider(nn.GroupNorm(2, 8), 4, "up"), lambda y: F.group_norm(y, 2)),
     "layer norm": (lambda: Wider(nn.LayerNorm(8), 16, "tokens"), lambda y: F.layer_norm(y, (16,))),
     "rms norm": (lambda: Wider(nn.RMSNorm(8), 16, "tokens"), lambda y: F.rms_norm(y, (16,))),
-    "whole images": (lambda: Wider(nn.LayerNorm([8, 4, 4]), 8), lambda y: F.layer_norm(y, (8, 4, 4))),
+    "whole images": (lambda: Wider(nn.LayerNorm([8, 4, 4]), 8, "same"), lambda y: F.layer_norm(y, (8, 4, 4))),
 }  # fmt: skip
 
 
@@ -339,7 +341,7 @@ def test_the_alpha_of_the_lowest_loss_is_taken(name: str, scheme: str, tmp_path:
         assert alphas == {min(losses, key=losses.__getitem__)}
 
 
-FINAL = {"GPT": "ln_f", "ViT": "norm", "LLaMA": "norm"}
+FINAL = {"GPT": "ln_f", "ViT": "norm", "LLaMA": "ln_f"}
 
 
 @pytest.mark.parametrize(
