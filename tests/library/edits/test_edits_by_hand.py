@@ -227,6 +227,30 @@ def test_an_operator_becomes_a_module(
     assert isinstance(net.residual_sum, ResidualSum)
 
 
+class Signals(nn.Module):
+    """Convolutions of one or three dimensions."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        conv, norm = getattr(nn, f"Conv{kind}"), getattr(nn, f"BatchNorm{kind}")
+        self.stem, self.norm, self.conv = conv(2, 4, 3, padding=1), norm(4), conv(4, 4, 3, padding=1)
+        self.classifier = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.stem(x)
+        h = h + self.conv(self.norm(h))
+        return self.classifier(h.flatten(2).mean(2))
+
+
+@pytest.mark.parametrize("scheme", ["norm_on_skip", "norm_on_skip(place=skip_path)", "only_top_norm"])
+@pytest.mark.parametrize("kind", ["1d", "3d"])
+def test_added_norms_fit_the_number_of_axes(scheme: str, kind: str) -> None:
+    x = torch.randn(4, 2, *[5] * int(kind[0]))
+    net = nl.convert(Signals(kind), scheme, x)
+    assert [type(one).__name__ for one in net.modules() if "Norm" in type(one).__name__][-1] == f"BatchNorm{kind}"
+    assert net(x).isfinite().all()
+
+
 class TwoBranches(nn.Module):
     """A sum of two branches; one ends in a product, so that its multiplier becomes a part of an addition."""
 
@@ -249,7 +273,9 @@ def test_the_factor_multiplies_the_whole_sum_of_two_branches(form: str) -> None:
     if form == "x + f + g":
         close(nl.convert(model, "skipinit", x)(x), model[0](x))
     elif form == "x + (f + g)":
-        with pytest.raises(nl.UnsupportedEditError, match="its branches are added to each other before the skip path"):
+        with pytest.raises(
+            nl.UnsupportedEditError, match="its branches are added to each other before the skip path"
+        ):
             nl.convert(model, "skipinit", x)
 
 

@@ -72,7 +72,7 @@ def test_the_stream_of_a_pre_activation_network(scheme: str, growth: float) -> N
     grown, first = [], []
     for seed in range(3):
         torch.manual_seed(seed)
-        table = nl.probe(nl.convert(wide_resnet(22, 4), scheme), torch.randn(8, 3, 16, 16), ["signal"]).signal
+        table = nl.probe(nl.convert(wide_resnet(22, 4), scheme), torch.randn(8, 3, 32, 32), ["signal"]).signal
         stream = table["sum_second_moment"].to_numpy()
         # Projections, with which every third block starts, begin a stream anew.
         grown += [stream[block] / stream[block - 1] for block in (1, 2, 4, 5, 7, 8)]

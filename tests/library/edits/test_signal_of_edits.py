@@ -241,7 +241,7 @@ def test_the_slope_of_the_authors_code_for_a_pre_activation_resnet_101() -> None
 
 def alike(h: Tensor) -> float:
     """The mean cosine of different rows."""
-    return float(F.cosine_similarity(h[:, None], h[None], dim=2)[~torch.eye(len(h), dtype=torch.bool)].mean())
+    return float(F.cosine_similarity(h[:, None], h[None], dim=2)[~torch.eye(len(h), dtype=torch.bool)].mean().detach())
 
 
 def test_wide_networks_without_skip_paths_keep_the_scale_and_reach_eta() -> None:

@@ -60,7 +60,7 @@ def test_weight_layers_of_independent_inputs_are_exact(kind: str) -> None:
 def test_a_standardized_weight_removes_a_common_mean() -> None:
     """Rows sum to zero, so a mean that all inputs share has no effect."""
     module, ones = scaled_std(nn.Linear(200, 50)), torch.ones(1, 200).double()
-    nn.init.zeros_(module.bias)
+    nn.init.zeros_(module.get_parameter("bias"))
     result = weighted_moments(module, Moments(3 * ones, ones, 0 * ones).stacked())
     assert result is not None
     assert result[0].abs().max() < 1e-5

@@ -53,4 +53,4 @@ def pre_activation() -> Any:
 
 def far(made: Tensor, expected: Tensor) -> float:
     """‖y' − y‖ / ‖y‖."""
-    return ((made - expected).norm() / expected.norm()).item()
+    return float((made - expected).norm().detach() / expected.norm().detach())
