@@ -104,11 +104,17 @@ def test_a_converted_network_says_what_was_done(tmp_path: Path, caplog: pytest.L
     assert not _logged(caplog)
 
 
-def test_inputs_by_position_and_by_name_are_saved(tmp_path: Path) -> None:
-    def forward(m: Any, x: Tensor, shift: Tensor) -> Tensor:
-        return m.net(x + shift)  # type: ignore[no-any-return]
+class Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = resnet_cifar(8)
 
-    model = Written(forward, net=resnet_cifar(8))
+    def forward(self, x: Tensor, shift: Tensor) -> Any:
+        return self.net(x + shift)
+
+
+def test_inputs_by_position_and_by_name_are_saved(tmp_path: Path) -> None:
+    model = Shifted()
     net = nl.convert(model, "skipinit", X, shift=X)
     nl.save(net, tmp_path)
     assert torch.equal(nl.load(tmp_path, model)(X, X), net(X, X))

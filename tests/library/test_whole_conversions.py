@@ -131,7 +131,10 @@ def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> 
     found = nl.residual_map(model, *inputs)
     assert found.blocks[0].is_global
     multipliers = []
-    for scheme in ("skipinit(alpha=1/sqrt(L))", "skipinit(alpha=1/sqrt(L), level='outer')"):
+    for scheme in (
+        "skipinit(alpha=1/sqrt(L), keep_scale=False)",
+        "skipinit(alpha=1/sqrt(L), keep_scale=False, level='outer')",
+    ):
         named = nl.convert(model, scheme, *inputs, residual_map=found).named_parameters()
         multipliers.append({name: value.item() for name, value in named if name.endswith("multiplier")})
     assert [name.split(".")[1] for name in multipliers[0]] == ["0", "1"]

@@ -188,12 +188,16 @@ class OfADictionary(Keeping):
 
     def forward(self, x: Tensor, scale: float = 1.0) -> Any:
         x = self.ways["add"](x, self.one(x) * scale)
-        return self.ways["add"](x, self.two(x))
+        return x + self.two(x)
 
 
 class Partially(Keeping):
     def keep(self) -> None:
         self.fusion = partial(self._add, factor=1.0)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = self.fusion(x, self.one(x) * scale)
+        return x + self.two(x)
 
 
 class Peeking(Called):
