@@ -22,7 +22,8 @@ from normless.nn import ResidualSum
 from normless.signal import activation_gain
 
 IMAGES, ROWS, TOKENS = torch.randn(4, 3, 8, 8), torch.randn(4, 8), torch.randn(2, 5, 8)
-Forward, Unsupported = Callable[[Any, Tensor], Any], nl.UnsupportedEditError
+Forward = Callable[[Any, Tensor], Any]
+Unsupported = nl.UnsupportedEditError
 
 
 def converted(*row: Any, error: type[Exception] = Unsupported) -> Wrong:
@@ -129,7 +130,7 @@ class Pooling(nn.Module):
 class Idle(Dense):
     """Its classifier does not run."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.blocks(self.stem(x))
 
 
@@ -147,12 +148,13 @@ ALPHA = branches(written(lambda m, x: torch.add(x, m.g(F.relu(m.f(x))), alpha=1e
 WIDE, CIFAR, DENSE = wide_resnet(10, 1), resnet_cifar(8), dense(2, 8, in_features=8)
 BARE = (edits.RemoveNorms(), edits.StandardizeWeights())
 VARIANCE, TAILORED = edits.PredictedVariance, edits.TailorActivations
+WRONG: list[dict[str, Any]] = [{"exponent": 0.4}, {"exponent": 1.1}, {"base_depth": 0}, {"optimizer": "lion"}]
 NO_LAYER, NAN = "its branch does not end in a weight layer", float("nan")
 EDITED: list[tuple[Any, ...]] = [
     (shut(), ROWS, (edits.BranchMultiplier(0.0),), "its branch returns 0"),
     *(
         (WIDE, None, (edits.ScaleBranches(**wrong),), "exponent of 1/2 to 1", "base depth", "adam or sgd")
-        for wrong in ({"exponent": 0.4}, {"exponent": 1.1}, {"base_depth": 0}, {"optimizer": "lion"})  # type: ignore[arg-type]
+        for wrong in WRONG
     ),
     (without_gamma(), None, (edits.ZeroLastGamma(),), "blocks.1.norm2", "has no γ"),
     (Idle(2, 8, in_features=8), ROWS, (edits.LSUV(),), "at classifier", "does not run"),
@@ -259,7 +261,7 @@ ERRORS = [
     *(edited(*row) for row in EDITED),
     *(converted(*row) for row in CONVERTED),
     *(Wrong(text, partial(nl.scheme, text), ValueError, *words) for text, words in TEXTS.items()),
-    Wrong("swapped", lambda: nl.convert("fixup", DENSE), TypeError, "'fixup'", "Dense"),  # type: ignore[arg-type]
+    Wrong("swapped", lambda: nl.convert("fixup", DENSE), TypeError, "'fixup'", "Dense"),  # type: ignore[arg-type, type-var]
     Wrong("part lefft", lambda: nl.convert(branches(), "none", ROWS, only="lefft"), ValueError, "'lefft'", "Did you"),
     Wrong("part of others", lambda: nl.convert(DENSE, "none", only=nn.Linear(1, 1)), ValueError, "Linear"),
     Wrong("part f", lambda: nl.convert(branches(), "rezero", ROWS, only="1.f"), Unsupported, "no residual block"),

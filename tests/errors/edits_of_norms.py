@@ -178,10 +178,10 @@ CALLS: list[tuple[Callable[[], object], type[Exception], tuple[str, ...]]] = [
      ("at 2: it carries hooks",)),
     (partial(nl.remove_norms, BENT, ROWS), Unsupported, ("at 1: ",)),
     (partial(nl.remove_norms, ONE_NORM, ROWS, order=("final",)), Unsupported, ("order=('final',)", "as 1 (other)")),
-    (partial(nl.remove_norms, PLAIN, ROWS, order=("top",)), ValueError, ("places among feed_forward, attention",)),
+    (partial(nl.remove_norms, PLAIN, ROWS, order=("top",)), ValueError, ("places among feed_forward, attention",)),  # type: ignore[arg-type]
     (partial(nl.remove_norms, PLAIN, ROWS, interval=0), ValueError, ("interval of 1 or more, got 0",)),
     (partial(nl.remove_norms, nn.DataParallel(PLAIN), ROWS), Unsupported, ("DistributedDataParallel",)),
-    (partial(nl.convert_trained, normed(nn.GroupNorm(2, 8)), "none", IMAGES), Unsupported, ("at 1: ", "remove_norms")),
+    (partial(nl.convert_trained, normed(nn.GroupNorm(2, 8)), "none", IMAGES), Unsupported, ("at 1: ", "nl.remove")),
     (partial(nl.convert_trained, CIFAR, "none", []), ValueError, ("got none",)),
     (partial(nl.convert_trained, CIFAR, "none", IMAGES, most_batches=0), ValueError, ("most_batches",)),
     (partial(nl.convert_trained, CIFAR, "none", 3), TypeError, ("int",)),

@@ -61,8 +61,8 @@ class EinsumTransformer(nn.Module):
     def forward(self, x: Tensor) -> Any:
         x = self.embed(x).flatten(2).transpose(1, 2)
         for attention, feed_forward in self.layers:  # type: ignore[misc]
-            x = attention(x) + x
-            x = feed_forward(x) + x
+            x = attention(x) + x  # type: ignore[has-type]
+            x = feed_forward(x) + x  # type: ignore[has-type]
         return self.head(x.mean(1))
 
 

@@ -26,14 +26,14 @@ class OwnCheckpoint(torch.autograd.Function):
     """A checkpoint as guided-diffusion writes it."""
 
     @staticmethod
-    def forward(ctx: Any, run: Any, x: Tensor, *weights: Tensor) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, run: Any, x: Tensor, *weights: Tensor) -> Any:
         ctx.run, ctx.weights = run, weights
         ctx.save_for_backward(x)
         with torch.no_grad():
             return run(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         x = x.detach().requires_grad_()
         with torch.enable_grad():
@@ -47,7 +47,7 @@ class OwnFunction(Network):
     def forward(self, x: Tensor) -> Any:
         x = self.stem(x)
         for block in self.blocks:
-            x = OwnCheckpoint.apply(block, x, *block.parameters())  # type: ignore[no-untyped-call]
+            x = OwnCheckpoint.apply(block, x, *block.parameters())
         return self.head(x.mean((2, 3)))
 
 
@@ -59,7 +59,7 @@ def test_regions_of_forward_code_are_read_as_if_they_were_not_there(kind: type[N
     assert maps[0] == maps[1]
     nets = zip((model, plain), maps, strict=True)
     ours, theirs = (nl.convert(net, "skipinit(alpha=1)", IMAGES, residual_map=found) for net, found in nets)
-    assert [*map(str, ours.normless.plan)] == [*map(str, theirs.normless.plan)]  # type: ignore[union-attr]
+    assert [*map(str, ours.normless.plan)] == [*map(str, theirs.normless.plan)]  # type: ignore[arg-type, union-attr]
     tolerance = 0.05 if kind is Autocast else 1e-6
     close(ours(IMAGES), theirs(IMAGES), atol=tolerance, rtol=tolerance)
 
@@ -150,5 +150,5 @@ def test_blocks_that_training_leaves_out_at_random_are_those_of_evaluation(seed:
     net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", IMAGES).eval()
     h = model.stem(IMAGES)
     for block in model.blocks:
-        h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))
+        h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))  # type: ignore[operator]
     close(net(IMAGES), model.head(h.mean((2, 3))))

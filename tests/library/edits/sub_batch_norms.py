@@ -119,7 +119,7 @@ class Network(nn.Module):
 NORMS: dict[str, Norm] = {
     "SlowFast": SubBatchNorm2d,
     "TabNet": Chunked,
-    "timm's split": timm.layers.SplitBatchNorm2d,
+    "timm's split": timm.layers.SplitBatchNorm2d,  # type: ignore[attr-defined]
     "halves": Halves,
     "mixed": Mixed,
     "chosen": Chosen,

@@ -31,7 +31,7 @@ class Block(nn.Module):
 
     def packed(self, x: Tensor) -> tuple[Tensor, ...]:
         packed = F.linear(self.norm(x), self.attention.in_proj_weight, self.attention.in_proj_bias)
-        return tuple(t.unflatten(-1, (2, 4)).transpose(1, 2) for t in packed.chunk(3, -1))
+        return tuple(t.unflatten(-1, (2, 4)).transpose(1, 2) for t in packed.chunk(3, -1))  # type: ignore[no-untyped-call]
 
     def end(self, x: Tensor, y: Tensor) -> Any:
         return self.head(x + self.attention.out_proj(y.transpose(1, 2).flatten(2)))

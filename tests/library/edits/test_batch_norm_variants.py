@@ -28,8 +28,8 @@ def trained(model: nn.Module) -> Any:
     """Norms with γ, β and statistics that differ, in evaluation mode."""
     for module in model.modules():
         if isinstance(getattr(module, "running_mean", None), Tensor):
-            module.running_mean.normal_()  # type: ignore[union-attr, operator]
-            module.running_var.uniform_(0.5, 2)  # type: ignore[union-attr, operator]
+            module.running_mean.normal_()  # type: ignore[operator]
+            module.running_var.uniform_(0.5, 2)  # type: ignore[operator]
         for name, value in module.named_parameters(recurse=False):
             if value.dim() == 1 and "head" not in name and not isinstance(module, (nn.Linear, nn.Conv2d)):
                 nn.init.uniform_(value, 0.5, 2)
@@ -98,7 +98,7 @@ def test_folded_and_frozen_ones_compute_what_evaluation_did_or_are_refused(name:
     expected = model(*inputs)
     for change in (lambda: nl.freeze(model), lambda: nl.fold(model, *inputs)[0]):
         try:
-            net = change()
+            net = change()  # type: ignore[no-untyped-call]
         except NormlessError:
             assert name not in PARTS
             continue
@@ -147,7 +147,7 @@ def test_domains_and_parts_have_statistics_of_their_own_and_become_plain_again()
         net = nl.convert(model, "split_batch_norm(parts=3)", x)
         close(net(x), model(x))
         path, split = next((path, one) for path, one in net.named_modules() if isinstance(one, own.SplitBatchNorm))
-        y = torch.randn(6, split.norms[0].num_features, 4, 4)  # type: ignore[arg-type]
+        y = torch.randn(6, split.norms[0].num_features, 4, 4)  # type: ignore[call-overload]
         close(split.train()(y), torch.cat([F.batch_norm(part, None, None, training=True) for part in y.split(2)]))
         assert not torch.equal(split.norms[0].running_mean, split.norms[1].running_mean)  # type: ignore[arg-type]
         del net.normless_scheme
@@ -162,7 +162,7 @@ def test_a_norm_of_one_domain_is_neither_left_nor_folded_into_a_layer_that_all_r
     assert {fate.outcome for fate in report.norms} == {"affine"}
     net: Any = nl.convert(model, "dyt(alpha=0.5)", x)
     for domain, norm in enumerate(model[1].norms):
-        net[1].domain = folded[1].domain = model[1].domain = domain  # type: ignore[index, union-attr]
+        net[1].domain = folded[1].domain = model[1].domain = domain
         close(folded(x), model(x), rtol=1e-4, atol=1e-4)
         gamma, beta = norm.weight[:, None, None], norm.bias[:, None, None]
         close(net[:2](x), gamma * torch.tanh(0.5 * model[0](x)) + beta)
@@ -170,7 +170,7 @@ def test_a_norm_of_one_domain_is_neither_left_nor_folded_into_a_layer_that_all_r
 
 FOREIGN: dict[str, Norm] = {
     "torchvision's frozen": torchvision.ops.FrozenBatchNorm2d,
-    "timm's frozen": timm.layers.FrozenBatchNormAct2d,
+    "timm's frozen": timm.layers.FrozenBatchNormAct2d,  # type: ignore[attr-defined]
     "synchronized": nn.SyncBatchNorm,
     "ghost": lambda width: own.GhostBatchNorm2d(width, 2),
     "ours": own.FrozenBatchNorm,
@@ -218,7 +218,7 @@ FAMILIES: dict[str, tuple[tuple[tuple[str, Any], ...], type, type]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("vectors", [0, 1], ids=["2d", "1d"])
-def test_replaced_norms_keep_gamma_beta_and_statistics(family: str, vectors: int) -> None:
+def test_replaced_norms_keep_gamma_beta_and_statistics(family: Any, vectors: int) -> None:
     options, *kinds = FAMILIES[family]
     model = randomized([wide_resnet(10, 1), dense(3, 8, in_features=4)][vectors]).double().eval()
     for module in model.modules():
@@ -229,7 +229,8 @@ def test_replaced_norms_keep_gamma_beta_and_statistics(family: str, vectors: int
     statistics = "-*norm*.running_mean -*norm*.running_var -*norm*.num_batches_tracked" if family == "group" else ""
     own_statistics = "+*norm*.latest_* +*norm*.reuse_next" if family == "alternating" else ""
     assert_changes(model, net, f"*norm={kind} *norm?={kind} {statistics} {own_statistics}")
-    for norm in (one for one in net.modules() if type(one) is kinds[vectors]):
+    norms: list[Any] = [one for one in net.modules() if type(one) is kinds[vectors]]
+    for norm in norms:
         assert norm.weight.dtype is torch.float64
         assert not norm.training
         assert family == "group" or (norm.eps, norm.momentum) == (1e-3, 0.3)

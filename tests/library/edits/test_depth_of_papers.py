@@ -148,7 +148,7 @@ def test_a_post_norm_layer_of_torch_becomes_norm_of_omega_x_plus_branch() -> Non
     sums = [module for module in net.modules() if isinstance(module, ResidualSum)]
     second: Any = sums[1].skip_multiplier
     with torch.no_grad():
-        sums[0].skip_multiplier.copy_(torch.linspace(1, 3, 16))  # type: ignore[union-attr, operator]
+        sums[0].skip_multiplier.copy_(torch.linspace(1, 3, 16))  # type: ignore[union-attr]
         table = nl.probe(net, x, ["signal"]).signal
         channels = x.square().mean((0, 1)) * torch.linspace(1, 3, 16) ** 2
         scaled = [channels.mean().item(), second[0].item() ** 2]
@@ -158,8 +158,8 @@ def test_a_post_norm_layer_of_torch_becomes_norm_of_omega_x_plus_branch() -> Non
     h, model = x, model.eval()
     for index, one in enumerate(model.layers):
         first, last = (sums[2 * index + at].skip_multiplier for at in (0, 1))
-        h = one.norm1(first * h + one._sa_block(h, None, None))  # type: ignore[operator, union-attr]
-        h = one.norm2(last * h + one._ff_block(h))  # type: ignore[operator, union-attr]
+        h = one.norm1(first * h + one._sa_block(h, None, None))  # type: ignore[operator]
+        h = one.norm2(last * h + one._ff_block(h))
     close(net(x), h)
 
 
@@ -200,10 +200,10 @@ def change(depth: int, scheme: str, kind: Any, lr: float, grouped: bool = True) 
     net: Any = nl.convert(Residual(depth), scheme)
     inside = {id(parameter) for parameter in net.blocks.parameters()}
     groups = nl.param_groups(net, lr=lr, weight_decay=0.0)
-    groups = [group | {"params": [one for one in group["params"] if id(one) in inside]} for group in groups]
+    groups = [group | {"params": [one for one in group["params"] if id(one) in inside]} for group in groups]  # type: ignore[assignment]
     optimizer = kind(groups if grouped else [{"params": [*net.blocks.parameters()], "lr": lr}])
     before = net(X).detach()
-    F.mse_loss(net(X), TARGET).backward()
+    F.mse_loss(net(X), TARGET).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return float((net(X) - before).square().mean().sqrt().detach())
 

@@ -45,12 +45,12 @@ NETWORKS: dict[str, Callable[[], Any]] = {
 CONV, NORMS = "blocks.*.conv2", "-blocks.*.norm* -norm.* blocks.*.norm*=Identity norm=Identity"
 
 
-def f(b: Any, x: Tensor) -> Tensor:
+def f(b: Any, x: Tensor) -> Any:
     """The branch of a pre-activation block."""
     return b.conv2(torch.relu(b.norm2(b.conv1(torch.relu(b.norm1(x))))))
 
 
-def bare(b: Any, x: Tensor) -> Tensor:
+def bare(b: Any, x: Tensor) -> Any:
     """The branch without its norms."""
     return b.conv2(torch.relu(b.conv1(torch.relu(x))))
 
@@ -69,7 +69,7 @@ def scaled_and_shifted(b: Any, n: Any, x: Tensor) -> Tensor:
     return torch.relu((x + b.conv2(torch.relu(b.conv1(x)))) / 2 + n.relu2.input_bias)
 
 
-def biased(b: Any, n: Any, x: Tensor) -> Tensor:
+def biased(b: Any, n: Any, x: Tensor) -> Any:
     first, second = n.conv1.bias[:, None, None], n.conv2.bias[:, None, None]
     return x + b.conv2(torch.relu(b.norm2(b.conv1(torch.relu(b.norm1(x))) + first))) + second
 
@@ -139,7 +139,7 @@ def test_factors_start_at_their_value_and_have_their_shape(edit: Edit, value: fl
 )
 def test_branch_weights_are_scaled_by_depth_and_gain(layers: int, depth: int, gain: float, factor: float) -> None:
     """L^(-1/(2m-2)) times the gain, in numbers."""
-    model = dense(depth, 6, in_features=4, branch_layers=layers)
+    model: Any = dense(depth, 6, in_features=4, branch_layers=layers)
     net = edited(model, RescaleBranches(gain))
     assert_changes(model, net, "~blocks.*.branch.linear*.weight" if factor != 1 else "")
     for block in range(depth):
@@ -155,7 +155,7 @@ def test_removed_branches_leave_the_skip_path_and_the_norm_at_the_top_follows_th
     close(net(x), model.classifier(torch.relu(h).mean((2, 3))))
     weights = {"stem", "classifier", "blocks.2.shortcut", "blocks.4.shortcut"}
     assert {*net.state_dict()} == {f"{path}.weight" for path in weights} | {"classifier.bias"}
-    cifar = resnet_cifar(8)
+    cifar: Any = resnet_cifar(8)
     top, h = edited(cifar, OnlyTopNorm()), torch.relu(cifar.stem(x))
     for block in cifar.blocks:
         h = (block.shortcut(h) if hasattr(block, "shortcut") else h) + block.conv2(torch.relu(block.conv1(h)))

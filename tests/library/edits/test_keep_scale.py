@@ -150,7 +150,7 @@ def test_plan_says_what_convert_does_and_reads_the_values() -> None:
 
 SIZES: dict[str, Any] = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 GPT2: dict[str, Any] = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "use_cache": False}
-VIT = {"img_size": 32, "patch_size": 8, "depth": 2}
+VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "depth": 2}
 NETWORKS: dict[str, tuple[Callable[..., Any], int]] = {
     "resnet18": (torchvision.models.resnet18, 64),
     "mobilenet_v2": (torchvision.models.mobilenet_v2, 64),
@@ -158,7 +158,7 @@ NETWORKS: dict[str, tuple[Callable[..., Any], int]] = {
     "resnetv2": (lambda **classes: timm.create_model("resnetv2_50", layers=(1, 1, 1, 1), **classes), 64),
     "convnext": (lambda **classes: timm.create_model("test_convnext", **classes), 64),
     "coatnet": (lambda **classes: timm.create_model("test_coatnet", img_size=64, **classes), 64),
-    "vit": (lambda **classes: timm.create_model("vit_tiny_patch16_224", **VIT, **classes), 32),
+    "vit": (lambda **classes: timm.create_model("vit_tiny_patch16_224", **VIT, **classes), 32),  # type: ignore[arg-type]
     "bert": (lambda **_: BertForSequenceClassification(BertConfig(**SIZES, intermediate_size=128)), 0),
     "gpt2": (lambda **_: GPT2LMHeadModel(GPT2Config(**GPT2)), 0),
 }

@@ -120,7 +120,7 @@ def test_tiny_learned_factors_start_at_one(make: Callable[[], Tensor], scheme: s
 
 def test_trained_and_large_factors_stay() -> None:
     for make in (lambda: torch.linspace(1e-6, 1e-3, 8), lambda: torch.full((8,), 0.1)):
-        assert torch.equal(nl.convert(factored(make), "fixup", X)[1].factor, make())
+        assert torch.equal(nl.convert(factored(make), "fixup", X)[1].factor, make())  # type: ignore[no-untyped-call]
     assert nl.convert(of_factor(0.2), "fixup", X) is not None
 
 

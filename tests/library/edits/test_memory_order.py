@@ -91,7 +91,7 @@ def test_the_order_of_a_norms_output_is_found_or_unknown() -> None:
 def test_the_order_changes_no_value_and_no_gradient() -> None:
     x = torch.randn(2, 4, 5, 3, dtype=torch.float64, requires_grad=True)
     for order in ("contiguous", "channels_last", "channels_last_3d"):
-        module = MemoryOrder(order)  # type: ignore[arg-type]
+        module = MemoryOrder(order)
         assert torch.equal(module(x.transpose(2, 3)), x.transpose(2, 3))
         assert torch.autograd.gradcheck(module, (x,))
     assert order_of(MemoryOrder("channels_last")(x)) == "channels_last"

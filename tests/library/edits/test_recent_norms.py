@@ -57,7 +57,7 @@ def by_hand(model: nn.Module, function: Callable[[Tensor], Tensor], alpha: float
             if not kind.endswith(("Norm", "Norm2d", "RMSNorm", "BatchNorm1d")):
                 continue
             gamma, beta = norm.weight, getattr(norm, "bias", None)
-            gamma = gamma + 1 if kind == "GemmaRMSNorm" else gamma  # type: ignore[operator]
+            gamma = gamma + 1 if kind == "GemmaRMSNorm" else gamma  # type: ignore[assignment, operator]
             if kind in ("BatchNorm2d", "LayerNorm2d"):
                 gamma, beta = gamma[:, None, None], beta[:, None, None]  # type: ignore[index]
             setattr(parent, name, Reference(function, alpha, gamma, beta))
@@ -82,7 +82,7 @@ def tokens(count: int = 7) -> Tensor:
 
 
 def vit(**options: Any) -> nn.Module:
-    return timm.create_model("test_vit", num_classes=10, img_size=32, **options)  # type: ignore[no-any-return]
+    return timm.create_model("test_vit", num_classes=10, img_size=32, **options)
 
 
 def words() -> dict[str, Any]:
@@ -199,7 +199,7 @@ def test_encoder_and_decoder_count_their_layers_each() -> None:
 
 @pytest.mark.slow
 def test_attention_and_feed_forward_in_one_block_are_a_layer() -> None:
-    model, inputs = hf.GPTJForCausalLM(hf.GPTJConfig(**GPT | {"n_layer": 3, "rotary_dim": 4})).eval(), words()
+    model, inputs = hf.GPTJForCausalLM(hf.GPTJConfig(**GPT | {"n_layer": 3, "rotary_dim": 4})).eval(), words()  # type: ignore[no-untyped-call]
     expected = run(scaled(model, {f"transformer.h.{index}.ln_1": index + 1 for index in range(3)}), inputs)
     close(run(nl.convert(model, "layer_norm_scaling", **inputs), inputs), expected, rtol=1e-5, atol=1e-6)
 
@@ -232,7 +232,7 @@ def test_peri_norm_comes_before_a_drop_of_the_branch_and_once() -> None:
     net, seen = nl.convert(model, "peri_norm", x), list[Tensor]()
     for name, module in net.named_modules():
         if name.endswith("drop_path2.norm"):
-            nn.init.constant_(module.bias, 3.0)  # type: ignore[arg-type]
+            nn.init.constant_(module.bias, 3.0)
     net.get_submodule("blocks.5.drop_path2").register_forward_hook(lambda _, __, y: seen.append(y))
     net(x)
     rows = seen[0].flatten(1).abs().amax(1)

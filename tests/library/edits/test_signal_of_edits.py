@@ -187,7 +187,7 @@ def tailored(net: nn.Module) -> Iterator[ScaledActivation]:
 
 
 def slope_of(net: nn.Module) -> float:
-    (slope,) = {float(module.activation.negative_slope) for module in tailored(net)}
+    (slope,) = {float(module.get_submodule("activation").negative_slope) for module in tailored(net)}  # type: ignore[arg-type]
     assert {module.scale for module in tailored(net)} == {sqrt(2 / (1 + slope**2))}
     return slope
 
@@ -241,7 +241,8 @@ def test_the_slope_of_the_authors_code_for_a_pre_activation_resnet_101() -> None
 
 def alike(h: Tensor) -> float:
     """The mean cosine of different rows."""
-    return float(F.cosine_similarity(h[:, None], h[None], dim=2)[~torch.eye(len(h), dtype=torch.bool)].mean().detach())
+    cosines = F.cosine_similarity(h[:, None], h[None], dim=2)
+    return cosines[~torch.eye(len(h), dtype=torch.bool)].mean().item()
 
 
 def test_wide_networks_without_skip_paths_keep_the_scale_and_reach_eta() -> None:
@@ -267,7 +268,7 @@ def test_a_deep_convolutional_network_without_norms_keeps_its_scale_at_borders_t
     assert power.mean().item() == pytest.approx(1, abs=0.7)
     assert power[0].mean().item() / power[1:3, 1:3].mean().item() == pytest.approx(1, abs=0.3)
     assert all(layer.bias is not None and not layer.bias.any() for layer in net if isinstance(layer, nn.Conv2d))
-    F.cross_entropy(net(x), torch.arange(16) % 10).backward()
+    F.cross_entropy(net(x), torch.arange(16) % 10).backward()  # type: ignore[no-untyped-call]
     norms = [p.grad.norm().item() for name, p in net.named_parameters() if name.endswith("weight")]
     assert max(norms) < 20 * min(norms)
 
@@ -277,7 +278,7 @@ def test_delta_weights_are_orthogonal_at_the_centre_and_keep_the_mean_square(sha
     weight = torch.randn(shape)
     weight = weight.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else weight
     INITIALIZATIONS["delta"](weight)
-    centre = weight[(slice(None), slice(None), *((size - 1) // 2 for size in shape[2:]))]
+    centre = weight[(slice(None), slice(None), *((size - 1) // 2 for size in shape[2:]))]  # type: ignore[index]
     assert weight.square().sum().item() == pytest.approx(centre.square().sum().item())
     outputs, inputs = centre.shape
     short = centre @ centre.T if outputs <= inputs else centre.T @ centre

@@ -293,7 +293,8 @@ class ReadsParameters(nn.Module):
         self.layer, self.norm2, self.out = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Any:
-        norm, x = self.inner["norm"], self.embed(x)
+        norm: Any = self.inner["norm"]
+        x = self.embed(x)
         x = x + self.layer(norm(x.to(norm.weight.dtype)).relu())
         return self.out(self.norm2(x)) * norm.bias.new_ones(2)
 
@@ -306,7 +307,7 @@ def test_forward_code_may_read_the_parameters_of_a_removed_norm() -> None:
     close(net(x), model.out(h + model.layer(h.relu())))
     norm = net.inner["norm"]
     assert isinstance(norm, nn.Identity)
-    assert (norm.weight.tolist(), norm.bias.tolist()) == ([1.0] * 4, [0.0] * 4)
+    assert (norm.weight.tolist(), norm.bias.tolist()) == ([1.0] * 4, [0.0] * 4)  # type: ignore[operator]
     assert not any("norm" in name for name in net.state_dict())
     assert not list(net.norm2.buffers()), "nothing reads its parameters"
     assert net.double()(x.double()).dtype == torch.float64

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fold_helpers import Net, fate, folded, randomize
-from timm.layers import BatchNormAct2d, SplitBatchNorm2d, StdConv2d
+from timm.layers import BatchNormAct2d, SplitBatchNorm2d, StdConv2d  # type: ignore[attr-defined]
 from timm.layers.norm_act import SyncBatchNormAct
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -198,7 +198,7 @@ NORMS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "timm fused": (lambda: BatchNormAct2d(6, act_layer=nn.SiLU), MAPS),
     "timm fused in slopes": (lambda: BatchNormAct2d(6, act_layer=nn.PReLU, drop_layer=nn.Dropout), MAPS),
     "timm synchronized": (lambda: SyncBatchNormAct(6), MAPS),
-    "timm split": (lambda: SplitBatchNorm2d(6), MAPS),
+    "timm split": (lambda: SplitBatchNorm2d(6), MAPS),  # type: ignore[no-untyped-call]
 }
 
 

@@ -242,12 +242,12 @@ def test_a_folded_network_is_an_ordinary_module() -> None:
     for _ in range(5):
         loss = nn.functional.cross_entropy(net(SMALL[:1]), torch.tensor([3]))
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         assert all(parameter.grad is not None for parameter in net.parameters())
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
-    assert all(torch.equal(net.get_submodule(path).scale, scale) for path, scale in scales.items())  # type: ignore[arg-type]
+    assert all(torch.equal(net.get_submodule(path).scale, scale) for path, scale in scales.items())
 
 
 def test_half_precision_weights_are_folded_in_full_precision() -> None:

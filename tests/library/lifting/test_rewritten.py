@@ -283,8 +283,8 @@ def test_every_sum_is_a_module_of_its_own(kind: type[Called]) -> None:
             close(one[1](x, scale=scale), expected)
         if kind is Checkpointed:
             inner = net[1]
-            ours = torch.autograd.grad(inner(x, scale=scale).sum(), inner.first[0].weight)[0]
-            close(ours, torch.autograd.grad(expected.sum(), block.first[0].weight)[0])
+            ours = torch.autograd.grad(inner(x, scale=scale).sum(), inner.first[0].weight)[0]  # type: ignore[arg-type]
+            close(ours, torch.autograd.grad(expected.sum(), block.first[0].weight)[0])  # type: ignore[arg-type]
     if kind is not Checkpointed:
         close(torch.export.export(net.eval(), (X,)).module()(X), net(X))
 
@@ -348,7 +348,7 @@ class Loop(nn.Module):
         x = self.stem(x)
         for step in range(steps):
             first, second = self.pairs[step % 3]  # type: ignore[misc]
-            x = first(x.tanh()) + x; x = x + second(x.tanh())  # fmt: skip  # noqa: E702
+            x = first(x.tanh()) + x; x = x + second(x.tanh())  # fmt: skip  # noqa: E702  # type: ignore[has-type]
         return self.norm(x)
 
 
@@ -360,8 +360,8 @@ def test_the_sums_of_a_loop_are_modules_of_their_own() -> None:
     assert sums == ["residual_sum", *(f"residual_sum_{number}" for number in range(2, 7))]
     h = model.stem(X)
     for first, second in model.pairs:  # type: ignore[misc]
-        h = (first(h.tanh()) + h) / 2
-        h = (h + second(h.tanh())) / 2
+        h = (first(h.tanh()) + h) / 2  # type: ignore[has-type]
+        h = (h + second(h.tanh())) / 2  # type: ignore[has-type]
     close(net(X), model.norm(h))
     assert torch.isfinite(net(X, steps=2)).all()
     with pytest.raises(nl.FixedArgumentError, match="that ran 3 times on the example inputs"):

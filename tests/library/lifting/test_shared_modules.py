@@ -103,7 +103,7 @@ class Joint(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(4), nn.LayerNorm(4)
         self.query, self.key, self.left, self.right = (nn.Linear(4, 4) for _ in range(4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         a, b = x, x.flip(1)
         mixed = torch.softmax(self.query(self.norm1(a)) + self.key(self.norm2(b)), -1)
         return torch.cat([a + self.left(mixed), b + self.right(mixed)], 1)
@@ -122,7 +122,7 @@ class PixelNorm(nn.Module):
     """As the U-Net of Karras et al. (2024) normalizes."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5  # type: ignore[no-any-return]
 
 
 class NormsQueriesAndKeys(nn.Module):
@@ -162,7 +162,7 @@ class CosineAttention(nn.Module):
 
 class ByMethod(CosineAttention):
     def unit_length(self, x: Tensor) -> Tensor:
-        return x / x.norm(dim=-1, keepdim=True)
+        return x / x.norm(dim=-1, keepdim=True)  # type: ignore[no-any-return]
 
     def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         q, k = map(self.unit_length, (q, k))

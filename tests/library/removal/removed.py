@@ -96,7 +96,7 @@ def train(
     done = 0
     for _ in steps:
         optimizer.zero_grad()
-        removal.loss(loss(net)).backward()
+        removal.loss(loss(net)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         removal.step()
         done += 1

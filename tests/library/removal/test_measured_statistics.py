@@ -136,12 +136,12 @@ def test_parts_of_a_batch_are_measured_together_and_half_precision_in_full_preci
     for net in nets[1:]:
         net.load_state_dict(nets[0].state_dict())
     removals = [nl.remove_norms(net.train(), TOKENS, **QUICK) for net in nets]
-    removals[0].loss(next_token(nets[0])).backward()
-    for rows in TOKENS.split(1):
-        removals[1].loss(next_token(nets[1], rows) / 4, parts=4).backward()
+    removals[0].loss(next_token(nets[0])).backward()  # type: ignore[no-untyped-call]
+    for rows in TOKENS.split(1):  # type: ignore[no-untyped-call]
+        removals[1].loss(next_token(nets[1], rows) / 4, parts=4).backward()  # type: ignore[no-untyped-call]
     with torch.autocast("cpu", torch.bfloat16):
         loss = next_token(nets[2])
-    removals[2].loss(loss).backward()
+    removals[2].loss(loss).backward()  # type: ignore[no-untyped-call]
     for removal in removals:
         removal.step()
     for path in removals[0].places:

@@ -67,7 +67,7 @@ def test_the_auxiliary_loss_is_the_relative_variance_of_the_spread() -> None:
     x = (2 * VECTORS).requires_grad_()
     value = net(x).mean()
     whole, spread = removal.loss(value), x.std(2, correction=0)
-    first_tokens, others = (part.mean() for part in VECTORS.std(2, correction=0).split([1, 6], 1))
+    first_tokens, others = (part.mean() for part in VECTORS.std(2, correction=0).split([1, 6], 1))  # type: ignore[no-untyped-call]
     average = torch.cat([first_tokens.expand(5, 1), others.expand(5, 6)], 1)
     expected = value + 0.3 * (spread / average - 1).square().mean()
     assert whole.item() == pytest.approx(expected.item(), rel=1e-4)
@@ -152,7 +152,7 @@ def test_compiled_and_distributed_networks_are_as_the_plain_one(net: Any, tmp_pa
         histories = []
         for model in made:
             removal = nl.remove_norms(model, TOKENS, **QUICK)  # type: ignore[arg-type]
-            train(model, removal, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))  # type: ignore[arg-type, attr-defined]
+            train(model, removal, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))  # type: ignore[arg-type, union-attr]
             histories.append(removal.history)
         assert removal.finish() is made[2]
     finally:
@@ -171,7 +171,7 @@ def test_a_block_that_is_recomputed_in_backward_is_measured_once(reentrant: bool
     again: Any = Written(lambda m, x: m.last(checkpoint(m.norm, m.first(x), use_reentrant=reentrant)), **parts)
     for net in (plain, again):
         removal = nl.remove_norms(net, VECTORS, spread_weight=0.0)
-        removal.loss(net.train()(VECTORS).square().mean()).backward()
+        removal.loss(net.train()(VECTORS).square().mean()).backward()  # type: ignore[no-untyped-call]
         removal.step()
     assert torch.allclose(plain.norm.constant, again.norm.constant)
 
@@ -182,7 +182,7 @@ def test_a_frozen_part_keeps_its_parameters_and_copies_work_at_any_time(net: Any
     removal = nl.remove_norms(net, TOKENS, **QUICK)
     loss = removal.loss(next_token(net.train()))
     copy = deepcopy(net)  # with terms of the auxiliary loss pending
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert relative(copy(TOKENS), net(TOKENS)) < 1e-6
     removal.step()
     train(net, removal)
@@ -262,4 +262,4 @@ def test_steps_that_are_refused(net: Any) -> None:
     assert not any(isinstance(module, FreezableNorm) and not module.has_ended for module in net.modules())
     assert not net._forward_pre_hooks
     # A network from which norms were removed is trained on.
-    next_token(net).backward()
+    next_token(net).backward()  # type: ignore[no-untyped-call]

@@ -61,7 +61,7 @@ def test_at_a_multiplier_of_zero_it_is_the_skip_path_and_at_one_the_network(kind
     opened = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", x, residual_map=found)
     for one in (opened, deepcopy(opened), pickle.loads(pickle.dumps(opened))):
         torch.testing.assert_close(one(x), model(x), rtol=1e-5, atol=1e-6)
-    F.cross_entropy(closed(x), torch.tensor([0, 1, 2, 0])).backward()
+    F.cross_entropy(closed(x), torch.tensor([0, 1, 2, 0])).backward()  # type: ignore[no-untyped-call]
     gradients: list[Any] = [one.grad for path, one in closed.named_parameters() if path.endswith("multiplier")]
     assert len(gradients) == 2
     assert all(one is not None and one.any() for one in gradients)

@@ -57,9 +57,9 @@ def test_a_resnet_is_predicted_after_its_max_pooling(scheme: str) -> None:
 
 
 GATES: dict[str, Callable[[Written, Tensor, Tensor], Tensor]] = {
-    "squeeze-excite": lambda m, x, h: h * m.up(F.relu(m.down(F.adaptive_avg_pool2d(h, 1)))).sigmoid(),
-    "linear unit": lambda m, x, h: F.silu(h) * m.value(m.norm(x)),
-    "linear unit of halves": lambda m, x, h: F.glu(m.halves(h), dim=1),
+    "squeeze-excite": lambda m, x, h: h * m.up(F.relu(m.down(F.adaptive_avg_pool2d(h, 1)))).sigmoid(),  # type: ignore[operator]
+    "linear unit": lambda m, x, h: F.silu(h) * m.value(m.norm(x)),  # type: ignore[operator]
+    "linear unit of halves": lambda m, x, h: F.glu(m.halves(h), dim=1),  # type: ignore[operator]
     "its own": lambda m, x, h: h * torch.sigmoid(1.5 * h),
 }
 
@@ -106,7 +106,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = (layer(x) for layer in (self.query, self.key, self.value))
-        return x + self.output(F.scaled_dot_product_attention(*parts, is_causal=self.causal))
+        return x + self.output(F.scaled_dot_product_attention(*parts, is_causal=self.causal))  # type: ignore[misc, no-any-return]
 
 
 @pytest.mark.parametrize(("scale", "mean"), [(0.1, 0.3), (1.0, 0.0)])
