@@ -158,7 +158,7 @@ NETWORKS: dict[str, tuple[Callable[..., Any], int]] = {
     "resnetv2": (lambda **classes: timm.create_model("resnetv2_50", layers=(1, 1, 1, 1), **classes), 64),
     "convnext": (lambda **classes: timm.create_model("test_convnext", **classes), 64),
     "coatnet": (lambda **classes: timm.create_model("test_coatnet", img_size=64, **classes), 64),
-    "vit": (lambda **classes: timm.create_model("vit_tiny_patch16_224", **VIT, **classes), 32),  # type: ignore[arg-type]
+    "vit": (lambda **classes: timm.create_model("vit_tiny_patch16_224", **VIT, **classes), 32),
     "bert": (lambda **_: BertForSequenceClassification(BertConfig(**SIZES, intermediate_size=128)), 0),
     "gpt2": (lambda **_: GPT2LMHeadModel(GPT2Config(**GPT2)), 0),
 }

@@ -347,8 +347,9 @@ class Loop(nn.Module):
     def forward(self, x: Tensor, steps: int = 3) -> Any:
         x = self.stem(x)
         for step in range(steps):
-            first, second = self.pairs[step % 3]  # type: ignore[misc]
-            x = first(x.tanh()) + x; x = x + second(x.tanh())  # fmt: skip  # noqa: E702  # type: ignore[has-type]
+            pair: Any = self.pairs[step % 3]
+            first, second = pair
+            x = first(x.tanh()) + x; x = x + second(x.tanh())  # fmt: skip  # noqa: E702
         return self.norm(x)
 
 
@@ -358,10 +359,10 @@ def test_the_sums_of_a_loop_are_modules_of_their_own() -> None:
     net = nl.convert(model, HALVED, X)
     sums = [name for name, module in net.named_modules() if isinstance(module, ResidualSum)]
     assert sums == ["residual_sum", *(f"residual_sum_{number}" for number in range(2, 7))]
-    h = model.stem(X)
-    for first, second in model.pairs:  # type: ignore[misc]
-        h = (first(h.tanh()) + h) / 2  # type: ignore[has-type]
-        h = (h + second(h.tanh())) / 2  # type: ignore[has-type]
+    h, pairs = model.stem(X), list[Any](model.pairs)
+    for first, second in pairs:
+        h = (first(h.tanh()) + h) / 2
+        h = (h + second(h.tanh())) / 2
     close(net(X), model.norm(h))
     assert torch.isfinite(net(X, steps=2)).all()
     with pytest.raises(nl.FixedArgumentError, match="that ran 3 times on the example inputs"):
