@@ -262,7 +262,7 @@ ERRORS = [
     *(converted(*row) for row in CONVERTED),
     *(Wrong(text, partial(nl.scheme, text), ValueError, *words) for text, words in TEXTS.items()),
     Wrong("swapped", lambda: nl.convert("fixup", DENSE), TypeError, "'fixup'", "Dense"),  # type: ignore[arg-type, type-var]
-    Wrong("nrm", lambda: nl.convert(branches(), "none", ROWS, only="1.nrm"), ValueError, "'1.nrm'", "mean 1.norm?"),
+    Wrong("nrm", lambda: nl.convert(branches(), "none", ROWS, only="1.nrm"), ValueError, "only='1.nrm'", "1.norm?"),
     Wrong("part of others", lambda: nl.convert(DENSE, "none", only=nn.Linear(1, 1)), ValueError, "Linear"),
     Wrong("part f", lambda: nl.convert(branches(), "rezero", ROWS, only="1.f"), Unsupported, "no residual block"),
     Wrong("no gain", lambda: activation_gain(nn.PReLU(device="meta")), MissingValuesError, "PReLU", "no values"),
