@@ -86,10 +86,11 @@ def shut() -> nn.Module:
     return branches(block(g=last))
 
 
-def of_factor(factor: float | Tensor) -> nn.Module:
-    """Blocks whose branch is multiplied by a constant."""
-    layers = {**linear_layers("f g", 8), "norm": nn.LayerNorm(8)}
-    return branches(*(Written(lambda m, x: x + factor * m.g(F.relu(m.f(m.norm(x)))), **layers) for _ in range(1)))
+def of_factor(factor: float) -> nn.Module:
+    """A block whose branch is multiplied by a constant, a buffer."""
+    made = written(lambda m, x: x + m.factor * m.g(F.relu(m.f(m.norm(x)))), "f g", norm=nn.LayerNorm(8))
+    made.register_buffer("factor", torch.tensor(factor))
+    return branches(made)
 
 
 def of_own_norm(weight: Callable[[Tensor], Tensor]) -> nn.Module:
@@ -144,6 +145,7 @@ GATED, SUMMED = (
         lambda m, x: x + F.relu(m.f(x)) + F.relu(m.g(x)),
     )
 )
+TINY = branches(written(lambda m, x: x + 1e-5 * m.g(F.relu(m.f(x))), "f g"))
 ALPHA = branches(written(lambda m, x: torch.add(x, m.g(F.relu(m.f(x))), alpha=1e-5), "f g"))
 WIDE, CIFAR, DENSE = wide_resnet(10, 1), resnet_cifar(8), dense(2, 8, in_features=8)
 BARE = (edits.RemoveNorms(), edits.StandardizeWeights())
@@ -225,6 +227,8 @@ CONVERTED: list[tuple[Any, ...]] = [
     (STANDARDIZED, ROWS, "fixup(gain=2)", "1", "divided by its own norm", "skipinit"),
     (ALPHA, ROWS, "fixup(biases=False)", "1", "multiplied by 1e-05"),
     (of_factor(1e-5), ROWS, "fixup", "1", "multiplied by 1e-05"),
+    (TINY, ROWS, "fixup(gain=3)", "1", "multiplied by 1e-05"),
+    (of_factor(1e-3), ROWS, "dyt", "1", "multiplied by 0.001"),
     (HEADLESS, ROWS, "only_final_norm", "no classifier"),
     (HEADLESS, ROWS, "as_written + HeadDropout()", "no classifier"),
     (attentive(by_einsum), TOKENS, "qk_norm", "its logits are made by einsum"),
