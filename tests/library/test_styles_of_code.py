@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
-from streams_of_networks import WIDTH, Network
+from streams_of_networks import WIDTH, Block, Network
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normless as nl
 
@@ -32,7 +32,7 @@ class Attention(nn.Module):
         self.split, self.merge = rearrangements() if by_einops else (nn.Unflatten(-1, (2, -1)), nn.Flatten(-2))
         self.to_out, self.by_einops = nn.Linear(WIDTH, WIDTH), by_einops
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         q, k, v = (self.split(part) for part in self.to_qkv(self.norm(x)).chunk(3, -1))
         if not self.by_einops:
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))
@@ -58,44 +58,27 @@ class EinsumTransformer(nn.Module):
             mlps.append(nn.Sequential(*layers))
         self.layers = nn.ModuleList(nn.ModuleList([Attention(by_einops), mlp]) for mlp in mlps)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.embed(x).flatten(2).transpose(1, 2)
-        for attention, feed_forward in self.layers:
-            x = attention(x) + x
-            x = feed_forward(x) + x
+        for attention, feed_forward in self.layers:  # type: ignore[misc]
+            x = attention(x) + x  # type: ignore[has-type]
+            x = feed_forward(x) + x  # type: ignore[has-type]
         return self.head(x.mean(1))
 
 
-class Branch(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = (nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(2))
-        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+class Dropping(Block):
+    """A random mask on the branch, as timm's function draws it."""
+
+    def f(self, x: Tensor) -> Tensor:
+        return self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-
-
-def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
-    """As timm's function."""
-    if rate == 0.0 or not training:
-        return x
-    keep = 1 - rate
-    mask = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(keep)
-    if keep > 0.0:
-        mask.div_(keep)
-    return x * mask
-
-
-class Dropping(nn.Module):
-    """A random mask on the branch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.f = Branch()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + drop_path(self.f(x), 0.2, self.training)
+        y = self.f(x)
+        if not self.training:
+            return x + y
+        mask = y.new_empty((y.shape[0],) + (1,) * (y.ndim - 1)).bernoulli_(0.8)
+        mask.div_(0.8)
+        return x + y * mask
 
 
 class DropsByFloor(Dropping):
@@ -123,10 +106,9 @@ def dropping(block: Callable[[], nn.Module]) -> nn.Module:
     return model
 
 
-OF_PAIRS = [[f"layers.{layer}.{part}" for part in parts] for layer in (0, 1) for parts in (
-    ("0.to_qkv", "0.to_out"), ("1.1", "1.3")
-)]  # fmt: skip
-OF_BLOCKS = [[f"blocks.{index}.f.{name}" for name in ("conv1", "conv2")] for index in (0, 1)]
+PARTS = (("0.to_qkv", "0.to_out"), ("1.1", "1.3"))
+OF_PAIRS = [[f"layers.{layer}.{part}" for part in parts] for layer in (0, 1) for parts in PARTS]
+OF_BLOCKS = [[f"blocks.{index}.{name}" for name in ("conv1", "conv2")] for index in (0, 1)]
 # The network, and by hand the weight layers of each branch, the last of which ends it.
 STYLES: dict[str, tuple[Callable[[], nn.Module], list[list[str]]]] = {
     "einsum attention": (lambda: EinsumTransformer(False), OF_PAIRS),
@@ -147,10 +129,9 @@ def test_blocks_multipliers_and_norms_are_where_a_hand_would_put_them(style: str
     for mapped in maps:
         found = [[layer.path for layer in block.branch_layers if layer.kind == "weight"] for block in mapped.blocks]
         assert found == branches
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.normal_(std=0.1)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.1)
     by_hand = deepcopy(model)
     for path, module in list(by_hand.named_modules()):
         if isinstance(module, NORMS):
@@ -158,12 +139,11 @@ def test_blocks_multipliers_and_norms_are_where_a_hand_would_put_them(style: str
     for alpha in (1, 0.5, 0):
         net = nl.convert(model, f"skipinit(alpha={alpha}, keep_scale=False)", IMAGES, residual_map=maps[1]).eval()
         halved = deepcopy(by_hand)
-        with torch.no_grad():
-            for *_, last in branches:
-                for parameter in halved.get_submodule(last).parameters():
-                    parameter.mul_(alpha)
+        for *_, last in branches:
+            for parameter in halved.get_submodule(last).parameters():
+                parameter.data.mul_(alpha)
         torch.testing.assert_close(net(IMAGES), halved(IMAGES), rtol=1e-5, atol=1e-5)
-    fixup = nl.convert(model.train(), "fixup", IMAGES)
+    fixup = nl.convert(model.train(), "fixup", IMAGES, residual_map=maps[0])
     assert not any(isinstance(module, NORMS) for module in fixup.modules())
     (fixup(IMAGES).square() + fixup(IMAGES)).sum().backward()
     gradients = [parameter.grad for parameter in fixup.parameters() if parameter.grad is not None]

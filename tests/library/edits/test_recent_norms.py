@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import pickle
+import re
 from collections.abc import Callable
 from copy import deepcopy
+from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
 import transformers as hf
-from edit_helpers import images, randomized
+from edit_helpers import altered, close, images, randomized
+from gallery import ROWS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,15 +24,12 @@ from normless.edits import BranchEndNorms
 from normless.models import dense, resnet_cifar, transformer, wide_resnet
 from normless.nn import Pointwise
 
-SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 32,
-    "head_dim": 8,
-}
+SIZES: dict[str, Any] = {
+    "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "intermediate_size": 32, "head_dim": 8,
+}  # fmt: skip
+GPT: dict[str, Any] = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}
+GPT |= {"bos_token_id": 0, "eos_token_id": 1}
 
 
 class Reference(nn.Module):
@@ -39,9 +39,8 @@ class Reference(nn.Module):
 
     def __init__(self, function: Callable[[Tensor], Tensor], alpha: float, gamma: Any, beta: Any) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.weight, self.bias = function, gamma, beta
         self.alpha, self.shift = nn.Parameter(torch.tensor([alpha])), nn.Parameter(torch.zeros(1))
-        self.weight, self.bias = gamma, beta
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.function(self.alpha * x + self.shift)
@@ -54,13 +53,13 @@ def by_hand(model: nn.Module, function: Callable[[Tensor], Tensor], alpha: float
     copied = deepcopy(model)
     for parent in list(copied.modules()):
         for name, norm in list(parent.named_children()):
-            if not type(norm).__name__.endswith(("Norm", "Norm2d", "RMSNorm", "BatchNorm1d")):
+            kind = type(norm).__name__
+            if not kind.endswith(("Norm", "Norm2d", "RMSNorm", "BatchNorm1d")):
                 continue
             gamma, beta = norm.weight, getattr(norm, "bias", None)
-            if type(norm).__name__ == "GemmaRMSNorm":
-                gamma = gamma + 1
-            if isinstance(norm, nn.BatchNorm2d) or type(norm).__name__ == "LayerNorm2d":
-                gamma, beta = gamma[:, None, None], beta[:, None, None]
+            gamma = gamma + 1 if kind == "GemmaRMSNorm" else gamma  # type: ignore[assignment, operator]
+            if kind in ("BatchNorm2d", "LayerNorm2d"):
+                gamma, beta = gamma[:, None, None], beta[:, None, None]  # type: ignore[index]
             setattr(parent, name, Reference(function, alpha, gamma, beta))
     return copied
 
@@ -68,33 +67,26 @@ def by_hand(model: nn.Module, function: Callable[[Tensor], Tensor], alpha: float
 class Encoder(nn.Module):
     """torch's encoder between an embedding and a classifier."""
 
-    def __init__(self, norm_first: bool, dropout: float = 0.0) -> None:
+    def __init__(self, norm_first: bool) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(50, 16)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout, batch_first=True, norm_first=norm_first)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=norm_first)
+        self.embedding, self.classifier = nn.Embedding(50, 16), nn.Linear(16, 10)
         self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-        self.classifier = nn.Linear(16, 10)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         return self.classifier(self.encoder(self.embedding(tokens)).mean(1))
 
 
-def tokens() -> Tensor:
-    return torch.randint(2, 50, (4, 7))
-
-
-def gpt2() -> nn.Module:
-    sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}
-    return hf.GPT2LMHeadModel(hf.GPT2Config(bos_token_id=0, eos_token_id=1, **sizes))
+def tokens(count: int = 7) -> Tensor:
+    return torch.randint(2, 50, (4, count))
 
 
 def vit(**options: Any) -> nn.Module:
     return timm.create_model("test_vit", num_classes=10, img_size=32, **options)
 
 
-def bert() -> nn.Module:
-    sizes = {name: SIZES[name] for name in SIZES if not name.startswith(("num_key", "head"))}
-    return hf.BertForSequenceClassification(hf.BertConfig(**sizes))
+def words() -> dict[str, Any]:
+    return {"input_ids": tokens(), "use_cache": False}
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
@@ -102,52 +94,38 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "timm convnext": (lambda: timm.create_model("test_convnext", num_classes=10), lambda: torch.randn(2, 3, 64, 64)),
     "torch pre-norm": (lambda: Encoder(True), tokens),
     "torch post-norm": (lambda: Encoder(False), tokens),
-    "gpt2": (gpt2, lambda: {"input_ids": tokens(), "use_cache": False}),
-    "bert": (bert, lambda: {"input_ids": tokens()}),
-    "llama": (
-        lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)),
-        lambda: {"input_ids": torch.randint(2, 50, (4, 16)), "use_cache": False},
-    ),
-    "gemma": (
-        lambda: hf.GemmaForCausalLM(hf.GemmaConfig(**SIZES)),
-        lambda: {"input_ids": tokens(), "use_cache": False},
-    ),
+    "gpt2": (lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**GPT)), words),
+    "llama": (lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)), words),
+    "gemma": (lambda: hf.GemmaForCausalLM(hf.GemmaConfig(**SIZES)), words),
     "resnet": (lambda: resnet_cifar(8), images),
     "wide resnet": (lambda: wide_resnet(10, 1), images),
     "dense": (lambda: dense(3, 8, in_features=4), lambda: torch.randn(6, 4)),
 }
 
 
-def run(net: nn.Module, inputs: Any) -> Tensor:
+def run(net: nn.Module, inputs: Any) -> Any:
     output = net(**inputs) if isinstance(inputs, dict) else net(inputs)
     return output if isinstance(output, Tensor) else output.logits
 
 
-def conversion(name: str, scheme: str, **options: Any) -> tuple[nn.Module, nn.Module, Any]:
-    """A network with random γ and β in evaluation mode, its conversion, and inputs; what `plan` says is checked."""
+def conversion(name: str, scheme: str) -> tuple[Any, Any, Any]:
+    """A network with random γ and β in evaluation mode, its conversion, and inputs."""
     build, make = NETWORKS[name]
-    model, inputs = randomized(build(**options)).eval(), make()
-    mapped = nl.residual_map(model, example_inputs=inputs)
-    net = nl.convert(model, scheme, example_inputs=inputs, residual_map=mapped)
-    assert nl.plan(model, scheme, example_inputs=inputs, residual_map=mapped)
-    return model, net, inputs
+    model, inputs = randomized(build()).eval(), make()
+    return model, nl.convert(model, scheme, example_inputs=inputs), inputs
 
 
 QUICK = ("timm vit", "torch pre-norm", "gemma", "resnet", "dense")
-DERF = ("derf(alpha=0.7)", torch.erf, 0.7)
+LATER = [(name, "dyt", torch.tanh, 0.5) for name in NETWORKS if name not in QUICK]
+LATER += [(name, "derf(alpha=0.7)", torch.erf, 0.7) for name in ("wide resnet", "torch post-norm")]
 
 
 @pytest.mark.parametrize(
     ("name", "scheme", "function", "alpha"),
     [
         *((name, "dyt", torch.tanh, 0.5) for name in QUICK),
-        ("gpt2", *DERF),
-        *(
-            pytest.param(name, "dyt", torch.tanh, 0.5, marks=pytest.mark.slow)
-            for name in NETWORKS
-            if name not in QUICK
-        ),
-        *(pytest.param(name, *DERF, marks=pytest.mark.slow) for name in ("wide resnet", "torch post-norm")),
+        ("gpt2", "derf(alpha=0.7)", torch.erf, 0.7),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in LATER),
     ],
 )
 def test_norms_become_the_published_functions(name: str, scheme: str, function: Any, alpha: float) -> None:
@@ -155,161 +133,181 @@ def test_norms_become_the_published_functions(name: str, scheme: str, function: 
     reference = by_hand(model, function, alpha)
     count = sum(isinstance(one, Pointwise) for one in net.modules())
     assert count == sum(isinstance(one, Reference) for one in reference.modules()) > 0
-    torch.testing.assert_close(run(net, inputs), run(reference, inputs), rtol=1e-5, atol=1e-6)
-    assert nl.residual_map(net).norms == {}
+    close(run(net, inputs), run(reference, inputs), rtol=1e-5, atol=1e-6)
     for one in (net, reference):
         run(one, inputs).square().sum().backward()
     alphas = [[one.alpha.grad for one in net.modules() if hasattr(one, "alpha")] for net in (net, reference)]
-    torch.testing.assert_close(*alphas, rtol=1e-3, atol=1e-4)
+    close(*alphas, rtol=1e-3, atol=1e-4)
 
 
 def test_alpha_of_the_norms_ahead_of_attention() -> None:
     expected = {
         "gpt2": {"transformer.h.0.ln_1", "transformer.h.1.ln_1"},
         "torch post-norm": {f"encoder.layers.{index}.norm2" for index in range(2)},
-        "timm vit": {f"blocks.{index}.norm1" for index in range(6)},
     }
     for name, paths in expected.items():
         _, net, _ = conversion(name, "dyt(alpha=0.2, attention_alpha=0.8)")
-        alphas = {path: one.alpha.item() for path, one in net.named_modules() if isinstance(one, Pointwise)}
-        assert {path for path, alpha in alphas.items() if alpha == pytest.approx(0.8)} == paths, name
-        assert {round(alpha, 6) for alpha in alphas.values()} == {0.2, 0.8}
-    with pytest.raises(nl.UnsupportedEditError, match="it has no normalization that an attention reads"):
-        nl.convert(resnet_cifar(8), "dyt(attention_alpha=0.8)")
+        alphas = {path: round(one.alpha.item(), 6) for path, one in net.named_modules() if isinstance(one, Pointwise)}
+        assert {path for path, alpha in alphas.items() if alpha == 0.8} == paths, name
+        assert {*alphas.values()} == {0.2, 0.8}
 
 
-def test_roles_of_the_parameters() -> None:
+@pytest.mark.parametrize(("scheme", "scalars"), [("dyt", 1), ("derf", 2)])
+def test_roles_of_the_parameters(scheme: str, scalars: int) -> None:
     """As in the published code for images, nothing of DyT decays: γ and α are factors, β and s are biases."""
-    for scheme, scalars in (("dyt", 1), ("derf", 2)):
-        _, net, _ = conversion("torch pre-norm", scheme)
-        groups = {group["name"]: group for group in nl.param_groups(net, lr=0.1, weight_decay=0.1)}
-        assert len(groups["layer_scale"]["params"]) == 6
-        assert len(groups["scalars"]["params"]) == 6 * scalars
-        own = {id(one) for module in net.modules() if isinstance(module, Pointwise) for one in module.parameters()}
-        assert own.isdisjoint(map(id, groups["weights"]["params"]))
-        assert all(group["weight_decay"] == 0 for name, group in groups.items() if name != "weights")
-
-
-LAYERS = {
-    "gpt2": {f"transformer.h.{index}.ln_{part}": index + 1 for index in range(2) for part in (1, 2)},
-    "torch pre-norm": {f"encoder.layers.{index}.norm{part}": index + 1 for index in range(3) for part in (1, 2)},
-    "timm vit": {f"blocks.{index}.norm{part}": index + 1 for index in range(6) for part in (1, 2)},
-}
+    _, net, _ = conversion("torch pre-norm", scheme)
+    groups = {group["name"]: group for group in nl.param_groups(net, lr=0.1, weight_decay=0.1)}
+    assert (len(groups["layer_scale"]["params"]), len(groups["scalars"]["params"])) == (6, 6 * scalars)
+    own = {id(one) for module in net.modules() if isinstance(module, Pointwise) for one in module.parameters()}
+    assert own.isdisjoint(map(id, groups["weights"]["params"]))
+    assert all(group["weight_decay"] == 0 for name, group in groups.items() if name != "weights")
 
 
 def scaled(model: nn.Module, numbers: dict[str, int]) -> nn.Module:
     """A copy whose norms are followed by a factor 1/√l."""
     copied = deepcopy(model)
     for path, number in numbers.items():
-        copied.get_submodule(path).register_forward_hook(lambda _, __, y, number=number: y / math.sqrt(number))
+        copied.get_submodule(path).register_forward_hook(lambda _, __, y, number=number: y / sqrt(number))
     return copied
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_norms_are_scaled_by_the_depth_of_their_layer(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "norms"),
+    [
+        ("gpt2", "transformer.h.{}.ln_{}"),
+        ("torch pre-norm", "encoder.layers.{}.norm{}"),
+        ("timm vit", "blocks.{}.norm{}"),
+    ],
+)
+def test_norms_are_scaled_by_the_depth_of_their_layer(name: str, norms: str) -> None:
     model, net, inputs = conversion(name, "layer_norm_scaling")
-    expected = run(scaled(model, LAYERS[name]), inputs)
-    torch.testing.assert_close(run(net, inputs), expected, rtol=1e-3, atol=1e-4)
+    depth = {"gpt2": 2, "torch pre-norm": 3, "timm vit": 6}[name]
+    expected = run(scaled(model, {norms.format(at, part): at + 1 for at in range(depth) for part in (1, 2)}), inputs)
+    close(run(net, inputs), expected, rtol=1e-3, atol=1e-4)
     assert not torch.allclose(run(model, inputs), expected, rtol=1e-3)
-    assert len(nl.residual_map(net).norms) == len(nl.residual_map(model, example_inputs=inputs).norms)
     assert torch.equal(run(pickle.loads(pickle.dumps(net)), inputs), run(net, inputs))
 
 
 def test_encoder_and_decoder_count_their_layers_each() -> None:
     model = transformer(30, 2, 16, 2, 24, norm="pre", decoder_layers=2).eval()
-    blocks = [("encoder", index, kind) for index in range(2) for kind in ("self_attention", "feed_forward")]
-    blocks += [
-        ("decoder", i, kind) for i in range(2) for kind in ("self_attention", "cross_attention", "feed_forward")
-    ]
-    numbers = {f"{stack}.layers.{index}.{kind}.norm": index + 1 for stack, index, kind in blocks}
+    norms = {path for path, one in model.named_modules() if path.endswith(".norm") and path.count(".") == 4}
     inputs = model.example_inputs()
-    net = nl.convert(model, "layer_norm_scaling")
-    torch.testing.assert_close(net(*inputs), scaled(model, numbers)(*inputs))
+    expected = scaled(model, {path: int(path.split(".")[2]) + 1 for path in norms})(*inputs)
+    close(nl.convert(model, "layer_norm_scaling")(*inputs), expected)
+    assert len(norms) == 10
 
 
 @pytest.mark.slow
 def test_attention_and_feed_forward_in_one_block_are_a_layer() -> None:
-    sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12, "rotary_dim": 4}
-    model = hf.GPTJForCausalLM(hf.GPTJConfig(**sizes)).eval()
-    inputs = {"input_ids": tokens(), "use_cache": False}
-    net = nl.convert(model, "layer_norm_scaling", **inputs)
+    model, inputs = hf.GPTJForCausalLM(hf.GPTJConfig(**GPT | {"n_layer": 3, "rotary_dim": 4})).eval(), words()  # type: ignore[no-untyped-call]
     expected = run(scaled(model, {f"transformer.h.{index}.ln_1": index + 1 for index in range(3)}), inputs)
-    torch.testing.assert_close(run(net, inputs), expected, rtol=1e-5, atol=1e-6)
+    close(run(nl.convert(model, "layer_norm_scaling", **inputs), inputs), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_peri_norm_of_a_torch_encoder() -> None:
+def test_peri_norm_of_torchs_encoder_of_other_rms_norms_and_of_convolutions() -> None:
+    """With a hook on the last layer of each branch of a Gemma, where the new γ is 2 though it is 1 + w."""
     model, net, x = conversion("torch pre-norm", "peri_norm(gamma=0.3)")
     h = model.embedding(x)
     for layer in model.encoder.layers:
         y = layer.norm1(h)
         h = h + 0.3 * F.layer_norm(layer.self_attn(y, y, y, need_weights=False)[0], (16,))
         h = h + 0.3 * F.layer_norm(layer.linear2(torch.relu(layer.linear1(layer.norm2(h)))), (16,))
-    torch.testing.assert_close(run(net, x), model.classifier(h.mean(1)), rtol=1e-4, atol=1e-5)
-
-
-def test_peri_norm_takes_rms_norms_of_others() -> None:
-    """A hook on the last layer of each branch; the new γ is 2 where it is 1 + w too."""
+    close(run(net, x), model.classifier(h.mean(1)), rtol=1e-4, atol=1e-5)
     model, net, inputs = conversion("gemma", "peri_norm(gamma=2)")
-    reference = deepcopy(model)
-    for path, module in reference.named_modules():
+    for path, module in model.named_modules():
         if path.endswith(("o_proj", "down_proj")):
             module.register_forward_hook(lambda _, __, y: 2 * y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt())
-    torch.testing.assert_close(run(net, inputs), run(reference, inputs), rtol=1e-4, atol=1e-5)
+    close(run(net, inputs), run(model, inputs), rtol=1e-4, atol=1e-5)
+    model, net, x = conversion("wide resnet", "sandwich_norm")
+    old, new, h = model.train().blocks[1], net.train().blocks[1], torch.randn(8, 16, 8, 8)
+    a = torch.relu(old.norm1(h))
+    branch = F.batch_norm(old.conv2(torch.relu(old.norm2(old.conv1(a)))), None, None, training=True)
+    close(new(h), old.shortcut(a) + branch, rtol=1e-4, atol=1e-5)
+    close(nl.fold(net.eval(), x)[0](x), net(x), rtol=1e-3, atol=1e-4)
 
 
-def test_peri_norm_comes_before_a_drop_of_the_branch() -> None:
+def test_peri_norm_comes_before_a_drop_of_the_branch_and_once() -> None:
     """A dropped branch adds nothing, whatever the β of its norm."""
-    torch.manual_seed(0)
     model, x = vit(drop_path_rate=0.5).train(), torch.randn(8, 3, 32, 32)
-    net = nl.convert(model, "peri_norm", x)
-    assert nl.residual_map(net).depth == 12
-    seen = []
+    net, seen = nl.convert(model, "peri_norm", x), list[Tensor]()
     for name, module in net.named_modules():
         if name.endswith("drop_path2.norm"):
             nn.init.constant_(module.bias, 3.0)
-        if name == "blocks.5.drop_path2":
-            module.register_forward_hook(lambda _, __, y: seen.append(y))
+    net.get_submodule("blocks.5.drop_path2").register_forward_hook(lambda _, __, y: seen.append(y))
     net(x)
     rows = seen[0].flatten(1).abs().amax(1)
     assert 0 < int((rows == 0).sum()) < 8
-    kept = seen[0][rows > 0]
-    assert kept.mean().item() == pytest.approx(2 * 3.0, rel=1e-3)
-
-
-def test_peri_norm_of_a_convolutional_network() -> None:
-    model = randomized(wide_resnet(10, 1)).train()
-    net, x = nl.convert(model, "sandwich_norm"), images(8)
-    old, new, h = model.blocks[1], net.blocks[1], torch.randn(8, 16, 8, 8)
-    a = torch.relu(old.norm1(h))
-    branch = F.batch_norm(old.conv2(torch.relu(old.norm2(old.conv1(a)))), None, None, training=True)
-    torch.testing.assert_close(new(h), old.shortcut(a) + branch, rtol=1e-4, atol=1e-5)
-    for _ in range(3):
-        net(x)
-    folded, _ = nl.fold(net.eval(), x)
-    torch.testing.assert_close(folded(x), net(x), rtol=1e-3, atol=1e-4)
-
-
-def test_peri_norm_refuses_branches_that_end_in_a_norm() -> None:
-    model = hf.Gemma2ForCausalLM(hf.Gemma2Config(**SIZES))
+    assert seen[0][rows > 0].mean().item() == pytest.approx(2 * 3.0, rel=1e-3)
+    gemma = hf.Gemma2ForCausalLM(hf.Gemma2Config(**SIZES))
     with pytest.raises(nl.UnsupportedEditError, match=r"already, model\.layers\.0\.post_attention"):
-        nl.convert(model, nl.Scheme("test", (BranchEndNorms(),)), input_ids=tokens(), use_cache=False)
+        nl.convert(gemma, nl.Scheme("test", (BranchEndNorms(),)), **words())
+
+
+class Wider(nn.Module):
+    """skip(x) + last(relu(first(norm(x)))) of another width, at the same or twice the size, as in a U-Net."""
+
+    def __init__(self, norm: nn.Module, outputs: int, kind: str = "") -> None:
+        super().__init__()
+        self.norm, self.up = norm, kind == "up"
+        self.first: nn.Module = nn.Linear(8, 12)
+        self.last: nn.Module = nn.Linear(12, outputs)
+        self.skip: nn.Module = nn.Linear(8, outputs)
+        if kind != "tokens":
+            larger = nn.ConvTranspose2d(outputs, outputs, 4, 2, 1, groups=2)
+            self.first = nn.Conv2d(8, outputs, 3, padding=1)
+            self.last = larger if self.up else nn.Conv2d(outputs, outputs, 3, padding=1)
+            self.skip = nn.Identity() if kind == "same" else nn.Conv2d(8, outputs, 1)
+
+    def branch(self, x: Tensor) -> Any:
+        return self.last(torch.relu(self.first(self.norm(x))))
+
+    def skipped(self, x: Tensor) -> Any:
+        return self.skip(F.interpolate(x, scale_factor=2)) if self.up else self.skip(x)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.skipped(x) + self.branch(x)
+
+
+WIDER: dict[str, tuple[Callable[[], Wider], Callable[[Tensor], Tensor]]] = {
+    "group norm": (lambda: Wider(nn.GroupNorm(4, 8), 16), lambda y: F.group_norm(y, 4)),
+    "fewer groups": (lambda: Wider(nn.GroupNorm(4, 8), 10), lambda y: F.group_norm(y, 2)),
+    "instance norm": (lambda: Wider(nn.InstanceNorm2d(8, affine=True), 6), F.instance_norm),
+    "batch norm, larger": (
+        lambda: Wider(nn.BatchNorm2d(8), 4, "up"), lambda y: F.batch_norm(y, None, None, training=True)
+    ),
+    "group norm, larger": (lambda: Wider(nn.GroupNorm(2, 8), 4, "up"), lambda y: F.group_norm(y, 2)),
+    "layer norm": (lambda: Wider(nn.LayerNorm(8), 16, "tokens"), lambda y: F.layer_norm(y, (16,))),
+    "rms norm": (lambda: Wider(nn.RMSNorm(8), 16, "tokens"), lambda y: F.rms_norm(y, (16,))),
+    "whole images": (lambda: Wider(nn.LayerNorm([8, 4, 4]), 8, "same"), lambda y: F.layer_norm(y, (8, 4, 4))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_norms_and_factors_have_the_width_of_the_branchs_end(name: str) -> None:
+    build, normalized = WIDER[name]
+    model, x = (
+        nn.Sequential(nn.Identity(), build()),
+        torch.randn((3, 5, 8) if "tokens" in name or name in ("layer norm", "rms norm") else (3, 8, 4, 4)),
+    )
+    block: Any = model[1]
+    for scheme, end in (("peri_norm(gamma=0.5)", normalized), ("layer_scale(init=0.5)", lambda y: y)):
+        expected = block.skipped(x) + 0.5 * end(block.branch(x))
+        close(nl.convert(model, scheme, x)(x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("scheme", ["weight_standardization", "weight_standardization(groups=None)"])
 def test_weight_standardization_has_no_gain(scheme: str) -> None:
-    model = randomized(wide_resnet(10, 1)).eval()
-    net = nl.convert(model, scheme)
+    model, net, _ = conversion("wide resnet", scheme)
     for path, old in model.named_modules():
         if isinstance(old, nn.Conv2d):
             w = old.weight
             w = (w - w.mean((1, 2, 3), keepdim=True)) / w.std((1, 2, 3), correction=0, keepdim=True)
             x = torch.randn(2, old.in_channels, 8, 8)
             expected = F.conv2d(x, w, old.bias, old.stride, old.padding)
-            torch.testing.assert_close(net.get_submodule(path)(x), expected, rtol=1e-4, atol=1e-4)
+            close(net.get_submodule(path)(x), expected, rtol=1e-4, atol=1e-4)
     grouped = {type(net.get_submodule(path)) for path in nl.residual_map(net).norms}
     assert grouped == {nn.BatchNorm2d if "None" in scheme else nn.GroupNorm}
-    names, before = (set(dict(one.named_parameters())) for one in (net, model))
-    assert names == before
+    assert {*dict(net.named_parameters())} == {*dict(model.named_parameters())}
 
 
 @pytest.mark.parametrize("scheme", ["dyt(alpha=2)", "derf(shift=0.3)"])
@@ -318,3 +316,43 @@ def test_moments_through_dyt_are_predicted(scheme: str) -> None:
     for side in ("branch", "sum"):
         expected = table[f"{side}_second_moment"].to_numpy()
         assert table[f"predicted_{side}_second_moment"].to_numpy() == pytest.approx(expected, rel=0.15), side
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("layer norm", "dyt(alpha=search)"),
+        ("a leaky batch norm", "derf(alpha=search)"),
+        pytest.param("layer scale and dropout", "dyt(alpha=search)", marks=pytest.mark.slow),
+    ],
+)
+def test_the_alpha_of_the_lowest_loss_is_taken(name: str, scheme: str, tmp_path: Path) -> None:
+    """By trial steps on the example inputs; weights are those of the network, not of a trial."""
+    model, (inputs, _) = ROWS[name].network(), ROWS[name].example()
+    state, before = torch.get_rng_state(), deepcopy(model)
+    (said,) = [one.what for one in nl.plan(model, scheme, *inputs) if "trial steps" in one.what]
+    net = nl.convert(model, scheme, *inputs)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not altered(before, model) | altered(model, net)
+    losses = {float(alpha): float(loss) for alpha, loss in re.findall(r"([\d.]+): ([\d.e+-]+|inf)", said)}
+    nl.save(net, tmp_path)
+    for one in (net, nl.convert(model, scheme, *inputs), nl.load(tmp_path, model)):
+        alphas = {round(module.alpha.item(), 6) for module in one.modules() if isinstance(module, Pointwise)}
+        assert alphas == {min(losses, key=losses.__getitem__)}
+
+
+FINAL = {"GPT": "ln_f", "ViT": "norm", "LLaMA": "ln_f"}
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [*((name, "dyt(final=keep)") for name in FINAL), ("GPT", "derf(final=keep, alpha=0.2)")]
+)
+def test_the_norm_after_the_last_block_stays_with_its_weights(name: str, scheme: str) -> None:
+    model, (inputs, _) = ROWS[name].network(), ROWS[name].example()
+    mapped = nl.residual_map(model, *inputs)
+    net = nl.convert(model, scheme, *inputs, residual_map=mapped)
+    replaced = {path for path, one in net.named_modules() if isinstance(one, Pointwise)}
+    (kept,) = set(mapped.norms) - replaced
+    assert kept.rpartition(".")[2] == FINAL[name]
+    assert type(net.get_submodule(kept)) is type(model.get_submodule(kept))
+    assert {one.path for one in nl.plan(model, scheme, *inputs, residual_map=mapped) if "kept" in str(one)} == {kept}

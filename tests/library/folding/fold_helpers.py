@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +17,17 @@ import normless as nl
 class Net(Written):
     """In double precision, its batch norms drawn at random."""
 
-    def __init__(self, run: Callable[[Net, Tensor], Tensor], **modules: nn.Module) -> None:
+    def __init__(self, run: Callable[[Any, Tensor], Any], **modules: nn.Module) -> None:
         super().__init__(run, **modules)
         randomize(self)
         self.double()
 
 
 @torch.no_grad()
-def randomize(model: nn.Module, *, shift: bool = True) -> nn.Module:
+def randomize(model: nn.Module, *, shift: bool = True) -> Any:
     """Draw the statistics and parameters of every batch norm, all different; without a shift, μ = β = 0."""
     for norm in model.modules():
-        if isinstance(norm, _BatchNorm) and norm.running_mean is not None:
+        if isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.running_var is not None:
             norm.running_mean.normal_().mul_(shift)
             norm.running_var.uniform_(0.5, 3)
             if norm.weight is not None:
@@ -36,7 +37,19 @@ def randomize(model: nn.Module, *, shift: bool = True) -> nn.Module:
     return model
 
 
-def folded(model: nn.Module, x: Tensor) -> tuple[nn.Module, nl.FoldReport]:
+@torch.no_grad()
+def filled(network: nn.Module, std: float = 0.2) -> Any:
+    """The network in double precision and evaluation, every parameter and statistic drawn at random."""
+    network = network.double().eval()
+    for parameter in network.parameters():
+        parameter.normal_(std=std)
+    for name, buffer in network.named_buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 2.0) if "var" in name else buffer.normal_()
+    return network
+
+
+def folded(model: nn.Module, x: Tensor) -> tuple[Any, nl.FoldReport]:
     """The network folded, after the checks that hold for every one.
 
     In eval mode it gives what the original does, in train mode what the original with frozen norms does, and the
@@ -48,16 +61,16 @@ def folded(model: nn.Module, x: Tensor) -> tuple[nn.Module, nl.FoldReport]:
     assert [module.training for module in new.modules()] == [module.training for module in model.modules()]
     frozen = nl.freeze(model)
     for training in (False, True):
-        reference = frozen.train() if training else model.eval()
-        torch.manual_seed(3)
-        expected = reference(x)
-        torch.manual_seed(3)
-        torch.testing.assert_close(new.train(training)(x), expected, rtol=1e-10, atol=1e-10)
+        outputs = []
+        for net in (frozen.train() if training else model.eval(), new.train(training)):
+            torch.manual_seed(3)
+            outputs.append(net(x))
+        torch.testing.assert_close(*outputs, rtol=1e-10, atol=1e-10)
     assert not any(isinstance(module, _BatchNorm) for module in new.modules())
     return new, report
 
 
-def fate(report: nl.FoldReport, path: str) -> str:
-    """What the report says of one norm."""
+def fate(report: nl.FoldReport, path: str = "norm") -> str:
+    """What the report says of one norm, without its name."""
     (found,) = (norm for norm in report.norms if norm.path == path)
-    return str(found)
+    return str(found).removeprefix(f"{path}: ")

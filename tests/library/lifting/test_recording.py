@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written
 
 import normless as nl
 from normless.lifting import Call
@@ -23,11 +24,9 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.act = nn.Linear(4, 4), nn.ReLU()
-        self.positions = nn.Parameter(torch.zeros(4))
+        self.layer, self.act, self.positions = nn.Linear(4, 4), nn.ReLU(), nn.Parameter(torch.zeros(4))
 
     def scaled(self, x: Tensor, by: float) -> Tensor:
-        """By a number."""
         return x * by
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,17 +37,17 @@ class Net(nn.Module):
         return x + F.gelu(self.positions + 1)
 
 
-def calls_of(model: nn.Module, *inputs: Any) -> list[Call]:
+def calls_of(model: nn.Module, *inputs: Any) -> dict[str, list[Call]]:
+    """The calls of the root in order, by name."""
     flow = nl.residual_map(model, *inputs).flow
     assert flow is not None
-    return flow.calls
+    named: dict[str, list[Call]] = {"": flow.calls}
+    for call in flow.calls:
+        named.setdefault(call.name, []).append(call)
+    return named
 
 
-def named(calls: list[Call], name: str) -> list[Call]:
-    return [call for call in calls if call.name == name]
-
-
-def line_of(call: Call) -> str:
+def source_of(call: Call) -> str:
     """The source of the expression, by its columns."""
     assert call.place is not None
     first, last, start, end = call.place.position
@@ -56,68 +55,37 @@ def line_of(call: Call) -> str:
     return linecache.getline(call.place.routine.code.co_filename, first)[start:end]
 
 
-def test_calls_are_in_order_with_what_they_were_given() -> None:
+def test_calls_are_in_order_with_arguments_places_and_turns() -> None:
     calls = calls_of(Net(), X)
-    names = [call.name for call in calls if call.module == ""]
+    names = [call.name for call in calls[""] if call.module == ""]
     assert names == ["layer", "act", "mul", *["leaky_relu"] * 3, "act", "mul", "add", "gelu", "add"]
-    assert [call.kwargs["negative_slope"] for call in named(calls, "leaky_relu")] == [0.1, 0.2, 0.3]
-    assert all(call.args == (Tensor,) for call in named(calls, "leaky_relu"))
-    assert all(call.function is F.leaky_relu for call in named(calls, "leaky_relu"))
-    assert all(call.function is None for call in named(calls, "act"))
-
-
-def test_places_are_expressions_and_turns_count_them() -> None:
-    calls = calls_of(Net(), X)
-    leaky = named(calls, "leaky_relu")
-    assert {line_of(call) for call in leaky} == {"F.leaky_relu(x, negative_slope=rate)"}
+    leaky, acts, products = calls["leaky_relu"], calls["act"], calls["mul"]
+    assert [call.kwargs["negative_slope"] for call in leaky] == [0.1, 0.2, 0.3]
+    assert {(call.args, call.function) for call in leaky} == {((Tensor,), F.leaky_relu)}
+    assert {source_of(call) for call in leaky} == {"F.leaky_relu(x, negative_slope=rate)"}
     assert [call.turn for call in leaky] == [0, 1, 2]
     assert all(call.turns == leaky for call in leaky)
-    assert [line_of(call) for call in named(calls, "act")] == ["self.act(self.layer(x))", "self.act(x)"]
-    assert [call.turn for call in named(calls, "act")] == [0, 0]
-    assert not any(call.obstacle for call in calls)
-
-
-def test_a_method_of_several_calls_is_seen_from_each() -> None:
-    products = named(calls_of(Net(), X), "mul")
-    callers = [call.place.caller for call in products if call.place is not None]
-    assert [caller.position[0] for caller in callers if caller is not None] == [
-        line for line, text in _forward_lines() if "self.scaled(" in text
-    ]
+    assert [(call.function, call.turn) for call in acts] == [(None, 0)] * 2
+    assert [source_of(call) for call in acts] == ["self.act(self.layer(x))", "self.act(x)"]
+    assert not any(call.obstacle for call in calls[""])
+    # A method of several calls is seen from each.
+    lines, start = inspect.getsourcelines(Net.forward)
+    callers = [call.place.caller.position[0] for call in products]  # type: ignore[union-attr]
+    assert callers == [line for line, text in enumerate(lines, start) if "self.scaled(" in text]
     assert [call.turn for call in products] == [0, 0]
 
 
-def _forward_lines() -> list[tuple[int, str]]:
-    lines, start = inspect.getsourcelines(Net.forward)
-    return list(enumerate(lines, start))
-
-
-class Repeated(nn.Module):
-    """Adds as often as it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, times: int) -> Tensor:
-        for _ in range(times):
-            x = x + self.layer(x)
-        return x
-
-
-class Twice(nn.Module):
-    """Runs one module twice."""
-
-    def __init__(self, times: tuple[int, int]) -> None:
-        super().__init__()
-        self.block, self.times = Repeated(), times
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.block(self.block(x, self.times[0]).relu(), self.times[1])
+def repeated(m: Any, x: Tensor, times: int) -> Tensor:
+    for _ in range(times):
+        x = x + m.layer(x)
+    return x
 
 
 @pytest.mark.parametrize(("times", "is_free"), [((1, 1), True), ((2, 2), True), ((1, 2), False), ((0, 1), True)])
 def test_runs_that_differ_are_an_obstacle(times: tuple[int, int], is_free: bool) -> None:
-    additions = [call for call in calls_of(Twice(times), X) if call.module == "block" and call.name == "add"]
+    block = Written(repeated, layer=nn.Linear(4, 4))
+    model = Written(lambda m, x: m.block(m.block(x, times[0]).relu(), times[1]), block=block)
+    additions = [call for call in calls_of(model, X)["add"] if call.module == "block"]
     assert len(additions) == sum(times)
     assert all((call.obstacle == "") is is_free for call in additions)
 
@@ -129,16 +97,7 @@ def shifted(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("apply", [lambda x: shifted(x), lambda x: next(map(shifted, [x]))])
 def test_functions_are_seen_from_the_method(apply: Callable[[Tensor], Tensor]) -> None:
-    class Applied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return apply(self.layer(x))
-
-    (added,) = named(calls_of(Applied(), X), "add")
+    (added,) = calls_of(Written(lambda m, x: apply(m.layer(x)), layer=nn.Linear(4, 4)), X)["add"]
     assert added.place is not None
     routines = [step.routine.name for step in added.place.chain()]
-    assert routines[0] == "shifted"
-    assert routines[-1] == "forward"
+    assert (routines[0], routines[-1]) == ("shifted", "forward")

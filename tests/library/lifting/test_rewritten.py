@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from functools import wraps
+import pickle
+from copy import deepcopy
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ import normless as nl
 from normless.edits import ScaleSums
 from normless.nn import ResidualSum
 
-X = torch.randn(3, 4)
-MASK = torch.rand(3, 1)
+X, MASK = torch.randn(3, 4), torch.rand(3, 1)
+close = torch.testing.assert_close
 
 
 class Block(nn.Module):
@@ -28,7 +30,7 @@ class Block(nn.Module):
 
     def forward(
         self, x: Tensor, scale: float = 1.0, *, mask: Tensor | None = None, twice: bool = False, note: object = None
-    ) -> Tensor:
+    ) -> Any:
         y = self.layer(self.norm(x)) * scale
         if mask is not None:
             y = y * mask
@@ -42,42 +44,26 @@ class Network(nn.Module):
         super().__init__()
         self.stem, self.first, self.second, self.head = nn.Linear(4, 4), Block(), Block(), nn.Linear(4, 2)
 
-    def forward(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None, twice: bool = False) -> Tensor:
+    def forward(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None, twice: bool = False) -> Any:
         h = self.first(self.stem(x), scale, mask=mask, note=x)
         return self.head(self.second(h, twice=twice, scale=scale, mask=mask))
-
-
-def halved(model: Network, x: Tensor, **kwargs: Any) -> Tensor:
-    """What the network computes with (x + f(x))/√2 in the place of its sums, by its original blocks."""
-    h = model.stem(x)
-    for index, block in enumerate((model.first, model.second)):
-        options = dict(kwargs, twice=index == 1 and kwargs.get("twice", False))
-        h = block(h, **options) / 2**0.5
-    return model.head(h)
 
 
 CALLS: list[dict[str, Any]] = [{}, {"scale": 2.0}, {"mask": MASK}, {"scale": 0.5, "mask": MASK, "twice": True}]
 
 
-@pytest.fixture
-def model() -> Network:
-    torch.manual_seed(0)
-    return Network().eval()
-
-
 @pytest.mark.parametrize("made", CALLS, ids=lambda kwargs: "-".join(kwargs) or "defaults")
-def test_a_network_converted_with_some_arguments_takes_any(model: Network, made: dict[str, Any]) -> None:
+def test_a_network_converted_with_some_arguments_takes_any(made: dict[str, Any]) -> None:
+    """(x + f(x))/√2 in the place of the sums, by the original blocks; the signature and the names stay."""
+    model = Network().eval()
     net = nl.convert(model, "batch_norm_sqrt2", X, **made)
+    for rows in (3, 7):
+        for called in CALLS:
+            x = torch.randn(rows, 4)
+            given = {name: torch.rand(rows, 1) if name == "mask" else value for name, value in called.items()}
+            h = model.first(model.stem(x), **given | {"twice": False}) / 2**0.5
+            close(net(x, **given), model.head(model.second(h, **given) / 2**0.5))
     assert isinstance(net.second.get_submodule("residual_sum"), ResidualSum)
-    for called in CALLS:
-        torch.testing.assert_close(net(X, **called), halved(model, X, **called))
-        other = torch.randn(7, 4)
-        many = {name: torch.rand(7, 1) if name == "mask" else value for name, value in called.items()}
-        torch.testing.assert_close(net(other, **many), halved(model, other, **many))
-
-
-def test_the_signature_and_the_names_stay(model: Network) -> None:
-    net = nl.convert(model, "batch_norm_sqrt2", X, scale=2.0)
     old, new = type(model.first).forward, type(net.first).forward
     assert inspect.signature(new) == inspect.signature(old)
     assert (new.__qualname__, new.__module__) == (old.__qualname__, old.__module__)
@@ -85,93 +71,269 @@ def test_the_signature_and_the_names_stay(model: Network) -> None:
     assert "self.residual_sum(x, 2 * y if twice else y)" in inspect.getsource(new)
 
 
-class Peeking(Block):
-    """Reads an argument without naming it."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:  # type: ignore[override]
-        y = self.layer(self.norm(x)) * locals()["scale"]
-        return x + y
+def added(x: Tensor, y: Tensor, rate: float = 0.0, *, training: bool = True) -> Tensor:
+    """As transformers' Falcon adds."""
+    y = nn.functional.dropout(y, rate, training)
+    return x + y
 
 
-class InClosure(Block):
+def added_twice(x: Tensor, y: Tensor) -> Tensor:
+    """Adds in a function of its own."""
+    return added(x, 2 * y)
+
+
+class Called(nn.Module):
+    """Two sums, each of a skip path and a branch, by a function; `scale` is an argument of its forward code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.first, self.second = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(2))
+        self.keep()
+
+    def keep(self) -> None:
+        """What subclasses keep in attributes."""
+
+    def one(self, x: Tensor) -> Any:
+        return self.first(self.norm(x))
+
+    def two(self, x: Tensor) -> Any:
+        return self.second(x)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = added(x, self.one(x) * scale)
+        return added(x, self.two(x), training=self.training)
+
+
+class Nested(Called):
+    """The function calls another."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = added_twice(x, self.one(x) / 2 * scale)
+        return added_twice(x, self.two(x) / 2)
+
+
+class Static(Called):
+    @staticmethod
+    def plus(x: Tensor, y: Tensor) -> Tensor:
+        return x.add(y)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = self.plus(x, self.one(x) * scale)
+        return Static.plus(y=self.two(x), x=x)
+
+
+class Method(Called):
+    """A method adds, twice in one call, by a private name, and takes any number of arguments."""
+
+    def __plus(self, x: Tensor, branch: Any, scale: float = 1.0) -> Any:
+        return x + branch(x) * scale
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__plus(self.__plus(args[0], self.one, **kwargs), self.two)
+
+
+class Inherited(Called):
+    """The sums are in the forward that it overrides, one of them in a method that it extends."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs)
+
+
+class InLoop(Called):
+    """One call of the function adds several times."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        for branch, factor in ((self.one, scale), (self.two, 1.0)):
+            x = added(x, branch(x) * factor)
+        return x
+
+
+class Processor:
+    """Computes for a module, as attention processors of diffusers do."""
+
+    def __call__(self, block: Called, x: Tensor, scale: float) -> Any:
+        x = x + block.one(x) * scale
+        return x + block.two(x)
+
+
+class Processed(Called):
+    def keep(self) -> None:
+        self.processor = Processor()
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        return self.processor(self, x, scale)
+
+
+class Keeping(Called):
+    """The addition is a method that it chose when it was built."""
+
+    def keep(self) -> None:
+        self.fusion: Any = self._add
+
+    def _add(self, x: Tensor, y: Tensor, factor: float = 1.0) -> Tensor:
+        return x + factor * y
+
+    def _mean(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x + y) / 2
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = self.fusion(x, self.one(x) * scale)
+        return self.fusion(x, self.two(x))
+
+
+class OfADictionary(Keeping):
+    def keep(self) -> None:
+        self.ways = {"mean": self._mean, "add": self._add}
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = self.ways["add"](x, self.one(x) * scale)
+        return x + self.two(x)
+
+
+class Partially(Keeping):
+    def keep(self) -> None:
+        self.fusion = partial(self._add, factor=1.0)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = self.fusion(x, self.one(x) * scale)
+        return x + self.two(x)
+
+
+class Peeking(Called):
+    """Reads an argument without naming it, and adds in place."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        y = self.one(x) * locals()["scale"]
+        y += x
+        return y + self.two(y)
+
+
+class InClosure(Called):
     """Reads an argument, and adds, in a function of its own."""
 
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:  # type: ignore[override]
-        def added(y: Tensor) -> Tensor:
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        def plus(y: Tensor) -> Tensor:
             return x + y * scale
 
-        return added(self.layer(self.norm(x)))
+        x = plus(self.one(x))
+        return x + self.two(x)
 
 
-class Private(Block):
-    """Adds in a method with a mangled name, in place, and takes any number of arguments."""
-
-    def __added(self, skip: Tensor, branch: Tensor) -> Tensor:
-        branch += skip
-        return branch
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        (x,) = args
-        return self.__added(x, self.layer(self.norm(x)) * kwargs.get("scale", 1.0))
-
-
-class ByValue(Block):
+class ByValue(Called):
     """Computes by values of shapes and by its mode."""
 
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:  # type: ignore[override]
-        y = self.layer(self.norm(x))
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        y = self.one(x)
         if x.shape[0] % 2 and len(x) > 2:
             y = y[range(len(y))]
         if self.training:
             y = y * 1.0
-        return torch.add(y * scale, x)
+        x = torch.add(y * scale, x)
+        return x + self.two(x)
 
 
-def doubled(function: Any) -> Any:
-    """A decorator that doubles the result."""
+def untouched(function: Any) -> Any:
+    """A decorator."""
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return 2 * function(*args, **kwargs)
+        return 2 * function(*args, **kwargs) / 2
 
     return wrapper
 
 
-class Decorated(Block):
-    """Its forward is decorated."""
-
-    @doubled
+class Decorated(Called):
+    @untouched
     @torch.no_grad()
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:  # type: ignore[override]
-        return x + self.layer(self.norm(x)) * scale
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        x = x + self.one(x) * scale
+        return x + self.two(x)
 
 
-class Checkpointed(Block):
+class Checkpointed(Called):
     """Its code runs once more in the backward pass."""
 
-    def _run(self, x: Tensor, scale: float) -> Tensor:
-        return x.add(self.layer(self.norm(x)) * scale)
+    def _run(self, x: Tensor, scale: float) -> Any:
+        x = x.add(self.one(x) * scale)
+        return x + self.two(x)
 
-    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
         return checkpoint(self._run, x, scale, use_reentrant=False)
 
 
-BLOCKS = [Peeking, InClosure, Private, ByValue, Decorated, Checkpointed]
+KINDS = [Called, Nested, Static, Method, Inherited, InLoop, Processed, Keeping, OfADictionary, Partially, Peeking]
+KINDS += [InClosure, ByValue, Decorated, Checkpointed]
+HALVED = nl.Scheme("halved", (ScaleSums(0.5),))
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_what_a_trace_could_not_follow(kind: type[Block]) -> None:
-    block = kind().train(kind in (ByValue, Checkpointed))
-    net = nl.convert(block, "batch_norm_sqrt2", X)
-    for batch, scale in ((X, 1.0), (X[:2], 3.0)):
-        torch.testing.assert_close(net(batch, scale=scale), block(batch, scale=scale) / 2**0.5)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_sum_is_a_module_of_its_own(kind: type[Called]) -> None:
+    block = kind().train(kind is not InLoop)
+    model = nn.Sequential(nn.Linear(4, 4), block)
+    net = nl.convert(model, HALVED, X)
+    sums = [name for name, module in net.named_modules() if isinstance(module, ResidualSum)]
+    assert sums == ["1.residual_sum", "1.residual_sum_2"]
+    assert isinstance(net[1], kind)
+    assert type(model[1]) is kind
+    for x, scale in ((X, 1.0), (torch.randn(2, 4), 3.0)):
+        expected = (x + block.one(x) * scale) / 2
+        expected = (expected + block.two(expected)) / 2
+        for one in (net, deepcopy(net), pickle.loads(pickle.dumps(net))):
+            close(one[1](x, scale=scale), expected)
+        if kind is Checkpointed:
+            inner = net[1]
+            ours = torch.autograd.grad(inner(x, scale=scale).sum(), inner.first[0].weight)[0]  # type: ignore[arg-type]
+            close(ours, torch.autograd.grad(expected.sum(), block.first[0].weight)[0])  # type: ignore[arg-type]
+    if kind is not Checkpointed:
+        close(torch.export.export(net.eval(), (X,)).module()(X), net(X))
 
 
-def test_the_gradient_of_checkpointed_code_is_that_of_the_new_sum() -> None:
-    block = Checkpointed().eval()
-    net = nl.convert(block, "batch_norm_sqrt2", X)
-    one, other = (torch.autograd.grad(module(X).pow(2).sum(), module.layer.weight)[0] for module in (net, block))
-    torch.testing.assert_close(one, other / 2)
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [(Static, "skipinit"), (Inherited, "skipinit(alpha=1, keep_scale=False)"), (Processed, "fixup")],
+)
+def test_the_schemes_take_them(kind: type[Called], scheme: str) -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 4), kind(), kind())
+    net = nl.convert(model, scheme, X)
+    assert not any(isinstance(module, nn.BatchNorm1d) for module in net.modules())
+    h = model[0](X)
+    for block in model[1:] if "alpha=1" in scheme else ():
+        h = h + block.first(h)
+        h = h + block.second(h)
+    close(net(X), h)
+
+
+class WithoutName(Called):
+    """What it calls has no fixed name."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        return [added][0](x, self.one(x))
+
+
+def _make() -> Any:
+    def local_sum(x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    return local_sum
+
+
+local = _make()
+
+
+class Unnamed(Called):
+    """What it calls is a function of a function, which no other process can import."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        return local(x, self.one(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(WithoutName, r"`\[added\]\[0\]` does not"), (Unnamed, "local_sum does it")]
+)
+def test_a_function_without_a_name_is_refused_with_the_reason(kind: type[Called], said: str) -> None:
+    with pytest.raises(nl.UnsupportedEditError, match=said):
+        nl.convert(kind(), HALVED, X)
 
 
 class Loop(nn.Module):
@@ -182,32 +344,30 @@ class Loop(nn.Module):
         pairs = [nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]) for _ in range(3)]
         self.stem, self.pairs, self.norm = nn.Linear(4, 4), nn.ModuleList(pairs), nn.LayerNorm(4)
 
-    def forward(self, x: Tensor, steps: int = 3) -> Tensor:
+    def forward(self, x: Tensor, steps: int = 3) -> Any:
         x = self.stem(x)
         for step in range(steps):
-            first, second = self.pairs[step % 3]
+            pair: Any = self.pairs[step % 3]
+            first, second = pair
             x = first(x.tanh()) + x; x = x + second(x.tanh())  # fmt: skip  # noqa: E702
         return self.norm(x)
 
 
+@pytest.mark.filterwarnings("default")  # the compiler's own
 def test_the_sums_of_a_loop_are_modules_of_their_own() -> None:
     model = Loop()
-    net = nl.convert(model, nl.Scheme("sums", (ScaleSums(0.5),)), X)
+    net = nl.convert(model, HALVED, X)
     sums = [name for name, module in net.named_modules() if isinstance(module, ResidualSum)]
     assert sums == ["residual_sum", *(f"residual_sum_{number}" for number in range(2, 7))]
-    h = model.stem(X)
-    for first, second in model.pairs:
+    h, pairs = model.stem(X), list[Any](model.pairs)
+    for first, second in pairs:
         h = (first(h.tanh()) + h) / 2
         h = (h + second(h.tanh())) / 2
-    torch.testing.assert_close(net(X), model.norm(h))
+    close(net(X), model.norm(h))
     assert torch.isfinite(net(X, steps=2)).all()
     with pytest.raises(nl.FixedArgumentError, match="that ran 3 times on the example inputs"):
         net(X, steps=4)
-
-
-@pytest.mark.filterwarnings("default")  # the compiler's own
-def test_compile_and_export_a_loop() -> None:
     torch.compiler.reset()
-    net = nl.convert(Loop(), nl.Scheme("sums", (ScaleSums(0.5),)), X)
-    torch.testing.assert_close(torch.compile(net, backend="eager", fullgraph=True)(X), net(X))
-    torch.testing.assert_close(torch.export.export(net, (X,)).module()(X), net(X))
+    compiled: Any = torch.compile(net, backend="eager", fullgraph=True)
+    close(compiled(X), net(X))
+    close(torch.export.export(net, (X,)).module()(X), net(X))

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import normless as nl
 from normless.errors import UnsupportedEditError
 from normless.nn import ResidualSum
 
 X = torch.randn(5, 4)
+close = torch.testing.assert_close
 
 
 class Add(nn.Module):
     """As tsai adds."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """x + y."""
         return x.add(y)
 
 
@@ -32,7 +34,7 @@ class Adding(nn.Module):
         self.add = add
         self.one, self.two = (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Tanh()) for _ in range(2))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.add(x, self.one(x))
         return self.add(self.two(x), x)
 
@@ -40,23 +42,22 @@ class Adding(nn.Module):
 class AddingInLoop(Adding):
     """One call of it adds twice."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         for branch in (self.one, self.two):
             x = self.add(x, branch(x))
         return x
 
 
-@pytest.mark.parametrize("kind", [Adding, AddingInLoop])
-@pytest.mark.parametrize("is_one", [False, True])
+@pytest.mark.parametrize(("kind", "is_one"), [(Adding, False), (Adding, True), (AddingInLoop, True)])
 def test_a_module_that_adds_in_several_sums(kind: type[Adding], is_one: bool) -> None:
     add = Add()
-    model = nn.Sequential(nn.Linear(4, 4), kind(add), kind(add if is_one else Add()))
+    model: Any = nn.Sequential(nn.Linear(4, 4), kind(add), kind(add if is_one else Add()))
     net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", X)
     h = model[0](X)
     for block in model[1:]:
         for branch in (block.one, block.two):
             h = h + 0.3 * branch[2](branch[0](h))
-    torch.testing.assert_close(net(X), h)
+    close(net(X), h)
     sums = [module for module in net.modules() if isinstance(module, ResidualSum) and module.multiplier is not None]
     assert len({id(total.multiplier) for total in sums}) == 4
     assert [block.name for block in nl.residual_map(net).blocks] == ["1#1", "1#2", "2#1", "2#2"]
@@ -70,36 +71,28 @@ class Block(nn.Module):
         self.norm, self.act1, self.act2 = nn.LayerNorm(4), activation(), activation()
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return x + self.second(self.act2(self.first(self.act1(self.norm(x)))))
-
-
-def network(activation: Callable[[], nn.Module], head: Callable[[], nn.Module] = nn.Identity) -> nn.Module:
-    """Two blocks and a head."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 4), Block(activation), Block(activation), head())
-
-
-def opened(net: nn.Module) -> nn.Module:
-    """The network with every parameter of one element at 0.3 and no weight at zero."""
-    with torch.no_grad():
-        for parameter in net.parameters():
-            if parameter.numel() == 1:
-                parameter.fill_(0.3)
-            elif not parameter.any():
-                parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
-    return net
 
 
 @pytest.mark.parametrize("kind", [nn.SiLU, nn.ReLU])
 def test_fixup_has_a_bias_for_every_place_of_one_activation(kind: type[nn.Module]) -> None:
-    one = kind()
-    shared, apart = (opened(nl.convert(network(make), "fixup", X)) for make in (lambda: one, kind))
-    torch.testing.assert_close(shared(X), apart(X))
-    sizes = [sorted(parameter.numel() for parameter in net.parameters()) for net in (shared, apart)]
+    """Each parameter of one element is at 0.3, and no weight at zero, in the comparison."""
+    one, nets, sizes = kind(), [], []
+    for make in (lambda: one, kind):
+        torch.manual_seed(0)
+        net = nl.convert(nn.Sequential(nn.Linear(4, 4), Block(make), Block(make)), "fixup", X)
+        for parameter in net.parameters():
+            if parameter.numel() == 1:
+                nn.init.constant_(parameter, 0.3)
+            elif not parameter.any():
+                parameter.data.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
+        sizes.append(sorted(parameter.numel() for parameter in net.parameters()))
+        nets.append(net)
+    close(nets[0](X), nets[1](X))
     assert sizes[0] == sizes[1]
-    shared(X).sum().backward()
-    assert all(parameter.grad is not None for parameter in shared.parameters())
+    nets[0](X).sum().backward()
+    assert all(parameter.grad is not None for parameter in nets[0].parameters())
 
 
 class Joint(nn.Module):
@@ -110,28 +103,26 @@ class Joint(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(4), nn.LayerNorm(4)
         self.query, self.key, self.left, self.right = (nn.Linear(4, 4) for _ in range(4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         a, b = x, x.flip(1)
         mixed = torch.softmax(self.query(self.norm1(a)) + self.key(self.norm2(b)), -1)
         return torch.cat([a + self.left(mixed), b + self.right(mixed)], 1)
 
 
 def test_a_layer_on_two_branches_has_one_bias() -> None:
-    model = Joint()
-    mapped = nl.residual_map(nn.Sequential(nn.Linear(4, 4), model), X)
-    assert all("1.query" in block.branch for block in mapped.blocks)
-    net = nl.convert(nn.Sequential(nn.Linear(4, 4), model), "fixup", X)
+    model = nn.Sequential(nn.Linear(4, 4), Joint())
+    assert all("1.query" in block.branch for block in nl.residual_map(model, X).blocks)
+    net: Any = nl.convert(model, "fixup", X)
     biased = [name for name, _ in net.named_parameters() if name.endswith("input_bias")]
     assert biased.count("1.query.input_bias") == biased.count("1.key.input_bias") == 1
-    torch.testing.assert_close(net(X), torch.cat([net[0](X), net[0](X).flip(1)], 1))
+    close(net(X), torch.cat([net[0](X), net[0](X).flip(1)], 1))
 
 
 class PixelNorm(nn.Module):
     """As the U-Net of Karras et al. (2024) normalizes."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x of unit second moment."""
-        return nn.functional.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5  # type: ignore[no-any-return]
 
 
 class NormsQueriesAndKeys(nn.Module):
@@ -141,23 +132,13 @@ class NormsQueriesAndKeys(nn.Module):
         super().__init__()
         self.norm, self.packed, self.out = PixelNorm(), nn.Linear(4, 12), nn.Linear(4, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         q, k, v = map(self.norm, self.packed(x).chunk(3, -1))
         return x + self.out((q @ k.mT).softmax(-1) @ v)
 
 
-def test_a_norm_that_runs_several_times_is_removed() -> None:
-    model = NormsQueriesAndKeys()
-    mapped = nl.residual_map(model, X)
-    assert list(mapped.norms) == ["norm"]
-    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False)", X, residual_map=mapped)
-    q, k, v = model.packed(X).chunk(3, -1)
-    torch.testing.assert_close(net(X), X + 0.5 * model.out((q @ k.T).softmax(-1) @ v))
-
-
 def unit_length(x: Tensor) -> Tensor:
-    """x/|x|."""
-    return nn.functional.normalize(x, dim=-1)
+    return F.normalize(x, dim=-1)
 
 
 class CosineAttention(nn.Module):
@@ -169,11 +150,10 @@ class CosineAttention(nn.Module):
         self.q_scale, self.k_scale = (nn.Parameter(torch.rand(4) + 1) for _ in range(2))
 
     def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys of unit length."""
         q, k = map(unit_length, (q, k))
         return q, k
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         q, k, v = self.packed(x).chunk(3, -1)
         q, k = self.of_unit_length(q, k)
         q, k = q * self.q_scale, k * self.k_scale
@@ -182,25 +162,26 @@ class CosineAttention(nn.Module):
 
 class ByMethod(CosineAttention):
     def unit_length(self, x: Tensor) -> Tensor:
-        """x/|x|."""
-        return x / x.norm(dim=-1, keepdim=True)
+        return x / x.norm(dim=-1, keepdim=True)  # type: ignore[no-any-return]
 
     def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         q, k = map(self.unit_length, (q, k))
         return q, k
 
 
-@pytest.mark.parametrize("kind", [CosineAttention, ByMethod])
-def test_norms_of_one_place_are_removed_together(kind: type[CosineAttention]) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), kind())
-    assert list(nl.residual_map(model, X).directions) == ["1:q_scale", "1:k_scale"]
-    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False, norms='all')", X)
+@pytest.mark.parametrize("kind", [NormsQueriesAndKeys, CosineAttention, ByMethod])
+def test_norms_of_one_place_are_removed_together(kind: Callable[[], nn.Module]) -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 4), kind())
+    mapped = nl.residual_map(model, X)
+    directed = kind is not NormsQueriesAndKeys
+    assert (["1:q_scale", "1:k_scale"] if directed else ["1.norm"]) == list(mapped.directions or mapped.norms)
+    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False, norms='all')", X, residual_map=mapped)
     h = model[0](X)
     # The factor 1/√4 of a direction in four dimensions stays for each.
     q, k, v = model[1].packed(h).chunk(3, -1)
-    expected = h + 0.5 * model[1].out((q @ k.T / 4).softmax(-1) @ v)
-    torch.testing.assert_close(net(X), expected)
-    torch.testing.assert_close(deepcopy(net)(X), expected)
+    expected = h + 0.5 * model[1].out((q @ k.T / (4 if directed else 1)).softmax(-1) @ v)
+    for one in (net, deepcopy(net)):
+        close(one(X), expected)
 
 
 class NormAtTop(nn.Module):
@@ -211,7 +192,7 @@ class NormAtTop(nn.Module):
         self.stem, self.branch, self.head = (nn.Linear(4, 4) for _ in range(3))
         self.inner, self.top = (nn.Parameter(torch.rand(4) + 1) for _ in range(2))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.stem(x)
         for scale in (self.inner, self.top):
             normed = unit_length(x) * scale

@@ -9,6 +9,23 @@ import pytest
 
 from normless.removal.schedule import Schedule
 
+JUMP = ["3: a", "4: a taken back", "12: a", "13: a taken back", "29: a", "30: a taken back"]
+# Interval, start, tolerance, attempts; the loss at a step while a norm is watched or not; what happens.
+CASES: dict[str, tuple[tuple[int, int, float, int], Callable[[int, bool], float], list[str]]] = {
+    "in turn": ((3, 5, 0.1, 2), lambda step, watched: 1.0, ["5: a", "8: a frozen", "8: b", "11: b frozen"]),
+    "times that double": ((4, 3, 0.5, 3), lambda step, watched: 2.0 if watched else 1.0, JUMP),
+    "not finite": (
+        (3, 2, 100.0, 3),
+        lambda step, watched: float("nan") if step == 3 else 1.0,
+        ["2: a", "3: a taken back", "9: a", "12: a frozen", "12: b", "15: b frozen"],
+    ),
+    "batches that vary": (
+        (5, 10, 0.0, 1),
+        lambda step, watched: 1.0 + 0.5 * (step % 2),
+        ["10: a", "15: a frozen", "15: b", "20: b frozen"],
+    ),
+}
+
 
 def run(schedule: Schedule, loss: Callable[[int], float], steps: int) -> list[str]:
     """Advance a schedule, which freezes what is first in its queue; return what happened at which step."""
@@ -23,46 +40,25 @@ def run(schedule: Schedule, loss: Callable[[int], float], steps: int) -> list[st
     return events
 
 
-def test_norms_are_frozen_in_turn() -> None:
-    schedule = Schedule(interval=3, start=5, tolerance=0.1, attempts=2, queue=["a", "b"])
-    events = run(schedule, lambda step: 1.0, 20)
-    assert events == ["5: a", "8: a frozen", "8: b", "11: b frozen"]
-    assert [freezing.cost for freezing in schedule.history] == [0, 0]
+@pytest.mark.parametrize("case", CASES)
+def test_what_happens_at_which_step(case: str) -> None:
+    (interval, start, tolerance, attempts), loss, expected = CASES[case]
+    schedule = Schedule(interval=interval, start=start, tolerance=tolerance, attempts=attempts, queue=["a", "b"])
+    events = run(schedule, lambda step: loss(step, schedule.watched is not None), 40)
+    assert events == expected
+    if case == "times that double":
+        assert (schedule.set_aside, schedule.queue) == (["a"], ["b"])
+    else:
+        assert schedule.history[-1].before == pytest.approx(1.3 if case == "batches that vary" else 1.0)
+    if case == "in turn":
+        assert [freezing.cost for freezing in schedule.history] == [0, 0]
 
 
 def test_before_and_after_are_means_of_the_steps_around_a_freezing() -> None:
     schedule = Schedule(interval=4, start=2, tolerance=9.0, attempts=2, queue=["a"])
     run(schedule, lambda step: float(step), 6)
     (freezing,) = schedule.history
-    assert freezing.before == pytest.approx((1 + 2) / 2)
-    assert freezing.after == pytest.approx((3 + 4 + 5 + 6) / 4)
-
-
-def test_a_jump_is_taken_back_at_once_and_tried_again_after_times_that_double() -> None:
-    frozen: list[int] = []
-
-    def loss(step: int) -> float:
-        return 2.0 if schedule.watched is not None else 1.0
-
-    schedule = Schedule(interval=4, start=3, tolerance=0.5, attempts=3, queue=["a", "b"])
-    events = run(schedule, loss, 40)
-    assert events[:6] == ["3: a", "4: a taken back", "12: a", "13: a taken back", "29: a", "30: a taken back"]
-    assert schedule.set_aside == ["a"]
-    assert schedule.queue == ["b"]
-    assert frozen == []
-
-
-def test_a_loss_that_is_not_finite_is_taken_back_and_not_compared_with_later() -> None:
-    schedule = Schedule(interval=3, start=2, tolerance=100.0, attempts=3, queue=["a"])
-    events = run(schedule, lambda step: float("nan") if step == 3 else 1.0, 20)
-    assert events == ["2: a", "3: a taken back", "9: a", "12: a frozen"]
-    assert schedule.history[-1].before == 1.0
-
-
-def test_a_loss_that_varies_from_batch_to_batch_does_not_jump() -> None:
-    schedule = Schedule(interval=5, start=10, tolerance=0.0, attempts=1, queue=["a"])
-    events = run(schedule, lambda step: 1.0 + 0.5 * (step % 2), 20)
-    assert events == ["10: a", "15: a frozen"]
+    assert (freezing.before, freezing.after) == pytest.approx(((1 + 2) / 2, (3 + 4 + 5 + 6) / 4))
 
 
 def test_the_state_is_plain_data_and_continues() -> None:
@@ -78,6 +74,6 @@ def test_the_state_is_plain_data_and_continues() -> None:
         first, second = make(), make()
         run(first, loss, stop)
         second.restore(json.loads(json.dumps(first.state())))
-        run(second, lambda step, stop=stop: loss(step + stop), 40 - stop)
+        run(second, lambda step, stop=stop: loss(step + stop), 40 - stop)  # type: ignore[misc]
         assert second.history == whole.history
         assert second.state() == whole.state()

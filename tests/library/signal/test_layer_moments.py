@@ -1,6 +1,10 @@
-"""Means and variances after single layers, compared with samples of activations."""
+"""Means and variances after layers, poolings and activations: against samples, closed forms and published numbers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +15,12 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from normless.nn.standardized import scaled_std
-from normless.signal.moments import Moments, activated, dropped, normalized
+from normless.signal import Step, Stream
+from normless.signal.moments import Moments, activated, dropped, maximum, normalized
 from normless.signal.quadrature import rectified, rectified_sum
-from normless.signal.weights import weighted_moments
+from normless.signal.weights import rows_of, weighted_moments
 
-MANY = 40_000
+close = torch.testing.assert_close
 
 
 def moments_of(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,97 +28,99 @@ def moments_of(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def random_moments(*shape: int) -> Moments:
-    return Moments(
-        torch.randn(1, *shape).double(), torch.rand(1, *shape).double() + 0.1, torch.zeros(1, *shape).double()
-    )
+    zeros = torch.zeros(1, *shape).double()
+    return Moments(torch.randn_like(zeros), torch.rand_like(zeros) + 0.1, zeros)
 
 
-def samples(moments: Moments, count: int = MANY) -> Tensor:
+def samples(moments: Moments, count: int = 40_000) -> Tensor:
     return moments.mean + moments.variance.sqrt() * torch.randn(count, *moments.mean.shape[1:], dtype=torch.float64)
 
 
-WEIGHTS = {
-    "linear": lambda: nn.Linear(6, 5),
-    "conv": lambda: nn.Conv2d(6, 4, 3, stride=2, padding=1, groups=2),
-    "circular": lambda: nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular", bias=False),
-    "standardized": lambda: scaled_std(nn.Conv2d(6, 4, 3, padding=1)),
-    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(6, 5)),
+WEIGHTS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, 5), (6,)),
+    "conv": (lambda: nn.Conv2d(6, 4, 3, stride=2, padding=1, groups=2), (6, 5, 5)),
+    "circular": (lambda: nn.Conv2d(6, 4, 3, padding=1, padding_mode="circular", bias=False), (6, 5, 5)),
+    "standardized": (lambda: scaled_std(nn.Conv2d(6, 4, 3, padding=1)), (6, 5, 5)),
+    "weight norm": (lambda: parametrizations.weight_norm(nn.Linear(6, 5)), (6,)),
 }
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
 def test_weight_layers_of_independent_inputs_are_exact(kind: str) -> None:
-    module = WEIGHTS[kind]()
-    moments = random_moments(6) if "Linear" in type(module).__name__ else random_moments(6, 5, 5)
+    build, shape = WEIGHTS[kind]
+    module, moments = build(), random_moments(*shape)
     result = weighted_moments(module, moments.stacked())
     assert result is not None
     with torch.no_grad():
         mean, variance = moments_of(module.double()(samples(moments)))
-    torch.testing.assert_close(result[:1], mean, rtol=0.05, atol=0.05)
-    torch.testing.assert_close(result[1:2], variance, rtol=0.06, atol=0.01)
+    close(result[:1], mean, rtol=0.05, atol=0.05)
+    close(result[1:2], variance, rtol=0.06, atol=0.01)
 
 
 def test_a_standardized_weight_removes_a_common_mean() -> None:
     """Rows sum to zero, so a mean that all inputs share has no effect."""
-    module = scaled_std(nn.Linear(200, 50))
-    nn.init.zeros_(module.bias)
-    constant = Moments(torch.full((1, 200), 3.0).double(), torch.ones(1, 200).double(), torch.zeros(1, 200).double())
-    result = weighted_moments(module, constant.stacked())
+    module, ones = scaled_std(nn.Linear(200, 50)), torch.ones(1, 200).double()
+    nn.init.zeros_(module.get_parameter("bias"))
+    result = weighted_moments(module, Moments(3 * ones, ones, 0 * ones).stacked())
     assert result is not None
     assert result[0].abs().max() < 1e-5
-    torch.testing.assert_close(result[1], torch.ones(50).double(), rtol=1e-5, atol=0)
+    close(result[1], torch.ones(50).double(), rtol=1e-5, atol=0)
+
+
+class Twice(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class Adapted(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + F.linear(x, self.weight)
 
 
 def test_a_layer_that_does_more_than_multiply_once_is_unknown() -> None:
-    class Twice(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return 2 * super().forward(x)
-
-    class Adapted(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + F.linear(x, self.weight)
-
     for module in (Twice(4, 4), Adapted(4, 4), nn.ConvTranspose2d(4, 4, 3), nn.Bilinear(4, 4, 4)):
         assert weighted_moments(module, random_moments(4, 4, 4).stacked()) is None
 
 
+def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
+    layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)
+    drawn = layer(torch.randn(2_000, 6, 5, 5)).detach().movedim(1, 0).flatten(1)
+    rows = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",)))
+    variance = rows.applied(Moments.standard(), 1.0, 1.0, 1.0).variance[0]
+    close(variance, drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
+
+
 @pytest.mark.parametrize("function", [nn.ReLU(), F.relu, nn.GELU(), nn.LeakyReLU(0.2), nn.PReLU(3), F.silu])
-def test_activations_of_normal_inputs(function: object) -> None:
+def test_activations_of_normal_inputs(function: Any) -> None:
     moments = random_moments(3, 4)
-    result = activated(function, moments, 10)  # type: ignore[arg-type]
+    result = activated(function, moments, 10)
     double = function.double() if isinstance(function, nn.Module) else function
     with torch.no_grad():
-        mean, variance = moments_of(double(samples(moments)))  # type: ignore[operator]
-    torch.testing.assert_close(result.mean, mean, rtol=0.02, atol=0.02)
-    torch.testing.assert_close(result.variance, variance, rtol=0.05, atol=0.01)
-    torch.testing.assert_close(result.noise, result.variance / 10)
+        mean, variance = moments_of(double(samples(moments)))
+    close(result.mean, mean, rtol=0.02, atol=0.02)
+    close(result.variance, variance, rtol=0.05, atol=0.01)
+    close(result.noise, result.variance / 10)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.floats(-2, 2), st.floats(0.1, 3), st.floats(-1, 1), st.floats(0, 3))
 def test_a_rectified_sum_of_a_rectified_number(mean: float, deviation: float, shift: float, other: float) -> None:
-    generator = torch.Generator().manual_seed(1)
-    z, y = torch.randn(2, 200_000, generator=generator, dtype=torch.float64)
-    part = (mean + deviation * z).clamp_min(0)
-    first, second = rectified(*(torch.tensor([v], dtype=torch.float64) for v in (mean, deviation**2)))
-    result = rectified_sum(first, second, *(torch.tensor([v], dtype=torch.float64) for v in (shift, other**2)))
-    total = (part + shift + other * y).clamp_min(0)
+    z, y = torch.randn(2, 200_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    moments = rectified(*torch.tensor([[mean], [deviation**2]], dtype=torch.float64))
+    result = rectified_sum(*moments, *torch.tensor([[shift], [other**2]], dtype=torch.float64))
+    total = ((mean + deviation * z).clamp_min(0) + shift + other * y).clamp_min(0)
     scale = float(total.square().mean())
     assert float(result[1]) == pytest.approx(scale, rel=0.03, abs=0.01)
     assert float(result[0]) == pytest.approx(float(total.mean()), abs=0.02 * (1 + scale**0.5))
 
 
-NORMS = {
-    "batch norm": lambda: nn.BatchNorm2d(6),
-    "group norm": lambda: nn.GroupNorm(3, 6),
-    "layer norm over all": lambda: nn.LayerNorm((6, 20, 20)),
-    "rms norm": lambda: nn.RMSNorm((6, 20, 20)),
-}
+NORMS: list[nn.Module] = [
+    nn.BatchNorm2d(6), nn.GroupNorm(3, 6), nn.LayerNorm((6, 20, 20)), nn.RMSNorm((6, 20, 20)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", NORMS)
-def test_norms_of_inputs_with_known_moments(kind: str) -> None:
-    norm = NORMS[kind]()
+@pytest.mark.parametrize("norm", NORMS, ids=lambda norm: type(norm).__name__)
+def test_norms_of_inputs_with_known_moments(norm: nn.Module) -> None:
     for parameter in norm.parameters():
         nn.init.uniform_(parameter, 0.5, 1.5)
     moments = random_moments(6, 20, 20)
@@ -121,8 +128,8 @@ def test_norms_of_inputs_with_known_moments(kind: str) -> None:
         mean, variance = moments_of(norm.double()(samples(moments, 2000)))
         result = normalized(norm, moments, torch.Size((2000, 6, 20, 20)), True)
     assert result is not None
-    torch.testing.assert_close(result.mean, mean, rtol=0, atol=0.15)
-    torch.testing.assert_close(result.variance, variance, rtol=0.2, atol=0.02)
+    close(result.mean, mean, rtol=0, atol=0.15)
+    close(result.variance, variance, rtol=0.2, atol=0.02)
     assert float((result.variance / variance).mean()) == pytest.approx(1, abs=0.01)
 
 
@@ -133,30 +140,66 @@ def test_a_norm_makes_the_second_moment_known_again() -> None:
     assert layer is not None
     assert torch.equal(batch.variance, torch.ones(1, 4).double())
     assert torch.equal(layer.second, torch.ones(1, 5, 4).double())
-    assert batch.split
-    assert not layer.split
-    uneven = nn.LayerNorm(4)
+    assert (batch.split, layer.split) == (True, False)
+    uneven, shape = nn.LayerNorm(4), torch.Size((8, 4))
     nn.init.uniform_(uneven.weight)
     with torch.no_grad():
         assert normalized(uneven, None, torch.Size((8, 5, 4)), True) is None
-    assert normalized(nn.RMSNorm(4), None, torch.Size((8, 4)), True) is None
-    assert normalized(nn.BatchNorm1d(4), None, torch.Size((8, 4)), False) is None
-
-
-def test_an_untrained_batch_norm_in_evaluation_divides_by_its_running_deviation() -> None:
-    norm = nn.BatchNorm1d(4)
-    assert norm.running_var is not None
-    norm.running_var.fill_(4.0)
-    moments = random_moments(4)
-    result = normalized(norm, moments, torch.Size((8, 4)), False)
+    assert normalized(nn.RMSNorm(4), None, shape, True) is None
+    assert normalized(nn.BatchNorm1d(4), None, shape, False) is None
+    # In evaluation an untrained one divides by its running deviation.
+    norm, moments = nn.BatchNorm1d(4), random_moments(4)
+    nn.init.constant_(norm.running_var, 4.0)  # type: ignore[arg-type]
+    result = normalized(norm, moments, shape, False)
     assert result is not None
-    torch.testing.assert_close(result.second, moments.second / 4, rtol=1e-4, atol=0)
+    close(result.second, moments.second / 4, rtol=1e-4, atol=0)
 
 
 def test_dropout_keeps_the_mean_and_raises_the_second_moment() -> None:
     moments = random_moments(5)
     result = dropped(nn.Dropout(0.25), moments, 4)
     assert result is not None
-    torch.testing.assert_close(result.mean, moments.mean)
-    torch.testing.assert_close(result.second, moments.second / 0.75)
+    close(result.mean, moments.mean)
+    close(result.second, moments.second / 0.75)
     assert dropped(nn.Identity(), moments, 4) is None
+
+
+def of(mean: float, variance: float) -> Moments:
+    return Moments.of(*torch.tensor([[[mean]], [[variance]]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("count", "mean", "variance"), [(2, 1 / sqrt(pi), 1 - 1 / pi), (9, 1.485013, 0.357353)])
+def test_the_greatest_of_normal_numbers(count: int, mean: float, variance: float) -> None:
+    """Harter (1961), table 1, and Teichroew (1956): moments of the largest of n standard normal numbers."""
+    result = maximum(of(3.0, 4.0), count)
+    assert float(result.mean) == pytest.approx(3 + 2 * mean, rel=1e-6)
+    assert float(result.variance) == pytest.approx(4 * variance, rel=1e-5)
+
+
+def test_gates_and_sums_of_independent_signals() -> None:
+    product, total = of(1.0, 1.0).product(of(0.5, 0.25)), of(1.0, 1.0).plus(of(0.5, 0.25))
+    assert (product.power, float(product.mean)) == pytest.approx((2 * 0.5, 0.5))
+    assert (float(total.mean), float(total.variance)) == pytest.approx((1.5, 1.25))
+    assert of(2.0, 1.0).averaged(4).power == pytest.approx(4.25)
+
+
+def test_streams_of_sums_and_of_a_rectified_normal() -> None:
+    stream = Stream.standard()
+    for _ in range(50):
+        stream = stream.plus(0.04)
+    assert stream.variance == pytest.approx(3.0, rel=1e-14)
+    assert Stream.standard().through(nn.ReLU()).variance == pytest.approx((1 - 1 / pi) / 2, rel=2e-3)
+    assert Stream.standard().plus(3).through(nn.ReLU()).variance == pytest.approx(2 * (1 - 1 / pi), rel=2e-3)
+    assert Stream.standard().through(nn.Identity()).variance == pytest.approx(1, rel=2e-3)
+
+
+def test_a_rectified_random_walk_agrees_with_samples() -> None:
+    """h ← relu(h + αz) thirty times, with zeros added half-way, on 10⁶ elements."""
+    stream, drawn = Stream.standard().through(nn.ReLU()), torch.randn(10**6, dtype=torch.float64).relu()
+    for step in range(30):
+        if step == 15:
+            stream, drawn = stream.padded(0.5), drawn * (torch.rand(10**6) < 0.5)
+        stream = stream.plus(0.04).through(nn.ReLU())
+        drawn = (drawn + 0.2 * torch.randn(10**6, dtype=torch.float64)).relu()
+        assert stream.variance == pytest.approx(drawn.var().item(), rel=0.01)
+        assert stream.values.mean() == pytest.approx(drawn.mean().item(), rel=0.01)

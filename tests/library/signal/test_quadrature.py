@@ -1,4 +1,4 @@
-"""Expectations and gains of activations, against closed forms, integrals of mpmath and samples."""
+"""Expectations and gains of activations and of maxima, against closed forms and integrals of mpmath."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from normless.nn import ShiftedActivation
 from normless.signal import activation_gain, is_homogeneous, normal_moments
-from normless.signal.quadrature import kinks
+from normless.signal.quadrature import kinks, normal_maximum, rectified_maximum
 
 # Var[φ(z)] by hand: a leaky slope s gives (1 + s²)/2 - (1 - s)²/(2π).
 CLOSED = [
@@ -31,26 +31,9 @@ def test_closed_forms(activation: nn.Module, gain: float) -> None:
     assert activation_gain(activation) == pytest.approx(gain, rel=1e-12)
 
 
-def test_parameters_without_values_are_refused() -> None:
-    with pytest.raises(RuntimeError, match="The parameters of this PReLU have no values"):
-        activation_gain(nn.PReLU(device="meta"))
-
-
-@pytest.mark.parametrize(
-    ("activation", "expected"),
-    [
-        (nn.ReLU(), True),
-        (nn.LeakyReLU(0.3), True),
-        (nn.PReLU(3), True),
-        (nn.ReLU6(), False),
-        (nn.SiLU(), False),
-        (nn.Hardtanh(-20, 20), False),
-        (nn.Tanh(), False),
-    ],
-    ids=repr,
-)
-def test_homogeneous(activation: nn.Module, expected: bool) -> None:
-    assert is_homogeneous(activation) is expected
+def test_homogeneous() -> None:
+    assert all(map(is_homogeneous, (nn.ReLU(), nn.LeakyReLU(0.3), nn.PReLU(3))))
+    assert not any(map(is_homogeneous, (nn.ReLU6(), nn.SiLU(), nn.Hardtanh(-20, 20), nn.Tanh())))
 
 
 def gelu(x: Any) -> Any:
@@ -99,10 +82,10 @@ def test_expectations_are_exact_to_ten_digits(name: str, mean: float, deviation:
     assert float(result[1]) == pytest.approx(variance, rel=1e-10, abs=1e-13)
 
 
-@pytest.mark.parametrize("name", ["relu", "leaky relu", "relu6", "hard tanh", "hard swish", "hard shrink", "gelu"])
-def test_kinks_are_found(name: str) -> None:
-    activation, _, places = FUNCTIONS[name]
-    assert kinks(activation) == places
+def test_kinks_are_found() -> None:
+    for name in ("relu", "leaky relu", "relu6", "hard tanh", "hard swish", "hard shrink", "gelu"):
+        activation, _, places = FUNCTIONS[name]
+        assert kinks(activation) == places
 
 
 def test_kinks_of_a_shifted_activation_move() -> None:
@@ -125,3 +108,30 @@ def test_slopes_per_channel_are_part_of_the_settings(slopes: tuple[float, float]
     mean, _ = normal_moments(activation, zero, one)
     expected = [(1 - slope) / sqrt(2 * pi) for slope in slopes]
     assert mean.detach().flatten().tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def moment(power: int, count: float, shift: float | None = None) -> float:
+    """∫ z^k dΦ(z)ⁿ, or of (z + shift)⁺, by mpmath."""
+    start = -12.0 if shift is None else max(-shift, -12.0)
+
+    def integrand(z: Any) -> Any:
+        value = z if shift is None else shift + z
+        return value**power * count * mpmath.npdf(z) * mpmath.ncdf(z) ** (count - 1)
+
+    return float(mpmath.quad(integrand, [start, *(z for z in (-6, -3, 0, 3, 6, 12) if z > start)]))
+
+
+@pytest.mark.parametrize("count", [1.0, 2.0, 4.0, 9.0, 2.5])
+def test_moments_of_the_greatest_are_integrals(count: float) -> None:
+    mean, variance = normal_maximum(torch.tensor([[count]], dtype=torch.float64))
+    assert float(mean) == pytest.approx(moment(1, count), abs=1e-10)
+    assert float(variance) == pytest.approx(moment(2, count) - moment(1, count) ** 2, rel=1e-10)
+
+
+@pytest.mark.parametrize("count", [2.0, 9.0])
+@pytest.mark.parametrize("shift", [-3.0, 0.0, 1.5, 14.0])
+def test_moments_of_the_greatest_of_rectified_variables_are_integrals(shift: float, count: float) -> None:
+    result = rectified_maximum(*torch.tensor([[[shift]], [[count]]], dtype=torch.float64))
+    assert [float(one) for one in result] == pytest.approx(
+        [moment(1, count, shift), moment(2, count, shift)], rel=1e-9
+    )

@@ -1,0 +1,313 @@
+"""Norms written out in forward code, and what a norm's module does besides: against forward passes by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import pytest
+import torch
+from edit_helpers import close
+from errors.edits_of_norms import NoisyBatchNorm
+from gallery.norms import ConvBlock, GeluLayerNorm, LeakyBatchNorm, SwishGroupNorm
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.errors import EvaluationOnlyWarning
+
+WIDTH = 8
+ROWS = torch.randn(6, WIDTH)
+Formula = Callable[[Any, Tensor], Any]
+
+
+class Block(nn.Module):
+    """x + f(norm(x)); subclasses write the norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.g, self.b = nn.Parameter(torch.rand(WIDTH)), nn.Parameter(torch.rand(WIDTH))
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("var", torch.full((WIDTH,), 2.0))
+
+    def normalized(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def branch(self, x: Tensor) -> Any:
+        return self.fc2(F.relu(self.fc1(x)))
+
+    def forward(self, x: Tensor) -> Any:
+        return x + self.branch(self.normalized(x))
+
+
+def both_statistics(m: Any, x: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(x, -1, keepdim=True)
+    x = x - mean
+    x = x * torch.rsqrt(variance + 1e-5)
+    return torch.addcmul(m.b, x, m.g)
+
+
+def in_place(m: Any, x: Tensor) -> Tensor:
+    x = x.clone()
+    x -= x.mean(0, keepdim=True)
+    x /= ((x - x.mean(0)).pow(2).mean(0) + 1e-5).sqrt()
+    x *= m.g
+    return x.add_(m.b)
+
+
+def standardized(m: Any, x: Tensor) -> Any:
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5) * m.g + m.b
+
+
+def gain_before_a_root_mean_square(m: Any, x: Tensor) -> Any:
+    return (x * m.g) * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+def gain_before_a_sum_of_squares(m: Any, x: Tensor) -> Any:
+    return (m.g * x).view_as(x) / (x * x).sum(-1, keepdim=True).sqrt()
+
+
+def nothing_learned(m: Any, x: Tensor) -> Any:
+    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True) + 1e-5)
+
+
+def root_mean_square(m: Any, x: Tensor) -> Any:
+    return (1 + m.g) * (x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(x)
+
+
+def pixel_norm(m: Any, x: Tensor) -> Any:
+    return x.div((x * x).mean(1, keepdim=True).add(1e-8).sqrt())
+
+
+def length_times_width(m: Any, x: Tensor) -> Any:
+    return x / (x.norm(dim=-1, keepdim=True) * WIDTH**-0.5).clamp(min=1e-8) * m.g
+
+
+def unit_vector_with_gain(m: Any, x: Tensor) -> Any:
+    return F.normalize(x, dim=-1) * m.g
+
+
+def stored_statistics(m: Any, x: Tensor) -> Any:
+    return (x - m.mean) / torch.sqrt(m.var + 1e-5) * m.g + m.b
+
+
+def torchs_layer_norm(m: Any, x: Tensor) -> Any:
+    return F.layer_norm(x, (WIDTH,), m.g, m.b)
+
+
+def torchs_rms_norm(m: Any, x: Tensor) -> Any:
+    return F.rms_norm(x, (WIDTH,), weight=m.g)
+
+
+def torchs_batch_norm(m: Any, x: Tensor) -> Any:
+    return F.batch_norm(x, m.mean, m.var, m.g, m.b, m.training)
+
+
+def of_unit_length(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=-1)
+
+
+def by_a_function(m: Any, x: Tensor) -> Any:
+    return of_unit_length(x) * m.g
+
+
+OF_LENGTH = 1 / sqrt(WIDTH)
+# The formula, the name of its layer, and what x is multiplied with once the norm is removed.
+FORMULAS: list[tuple[Formula, str, float]] = [
+    (standardized, "g", 1), (gain_before_a_root_mean_square, "g", 1), (gain_before_a_sum_of_squares, "g", OF_LENGTH),
+    (nothing_learned, "norm", 1), (both_statistics, "g", 1), (in_place, "g", 1), (root_mean_square, "g", 1),
+    (pixel_norm, "norm", 1), (length_times_width, "g", 1), (unit_vector_with_gain, "g", OF_LENGTH),
+    (stored_statistics, "g", 1), (torchs_layer_norm, "layer_norm", 1), (torchs_rms_norm, "rms_norm", 1),
+    (torchs_batch_norm, "batch_norm", 1), (by_a_function, "g", OF_LENGTH),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("formula", "name", "length"), FORMULAS, ids=[row[0].__name__ for row in FORMULAS])
+def test_a_norm_written_out_is_removed(formula: Formula, name: str, length: float) -> None:
+    block = type(formula.__name__, (Block,), {"normalized": formula})
+    model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), block(), block(), nn.Linear(WIDTH, 3))
+    mapped = nl.residual_map(model, ROWS)
+    assert mapped.norms == {f"1:{name}": "last", f"2:{name}": "last"}
+    assert [block.branch for block in mapped.blocks] == [("1.fc1", "1.fc2"), ("2.fc1", "2.fc2")]
+    net = nl.convert(model, "none(keep_scale=False)", ROWS, residual_map=mapped)
+    expected = model[0](ROWS)
+    for one in model[1:3]:
+        expected = expected + one.branch(expected * length)
+    for training in (False, True):
+        close(net.train(training)(ROWS), model[3](expected))
+    named = dict(net.named_parameters())
+    assert not any(name in named for layer in mapped.layers() if layer.kind == "norm" for name in layer.parameters)
+
+
+class Reversible(nn.Module):
+    """A forecast of standardized data that gets the scale of the data back; directions; raw data standardized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.f, self.head = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.stem((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True))
+        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
+        x = (x - mean) / std
+        x = x + self.f(F.normalize(x, dim=-1)) * F.normalize(x, p=1, dim=-1)
+        return self.head(x) * std + mean
+
+
+def test_what_only_divides_by_a_statistic_is_no_norm() -> None:
+    mapped = nl.residual_map(Reversible(), ROWS)
+    assert mapped.norms == {}
+    assert [layer.path for layer in mapped.layers()] == ["stem", "f", "head"]
+    nl.convert(Reversible(), "fixup(rescale=False)", ROWS)
+
+
+class ActivatedBatchNorm(nn.Module):
+    """No subclass of torch's batch norm, with the activation in place (Rota Bulò et al. 2018)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+        self.eps, self.momentum, self.activation = 1e-3, 0.1, "elu"
+
+    def forward(self, x: Tensor) -> Tensor:
+        statistics = (self.get_buffer("running_mean"), self.get_buffer("running_var"))
+        x = F.batch_norm(x, *statistics, self.weight, self.bias, self.training, self.momentum, self.eps)
+        return F.elu(x, alpha=0.5, inplace=True) if self.activation == "elu" else x
+
+
+class ReluRootNorm(nn.Module):
+    """Written out, a constant factor its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(F.normalize(x, dim=1) * WIDTH**0.5 * self.gain).clamp(max=2)
+
+
+class ActivatedBefore(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.tanh(x))
+
+
+KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
+    "leaky": (lambda: LeakyBatchNorm(WIDTH), lambda y: F.leaky_relu(y, 0.2)),
+    "activated": (lambda: ActivatedBatchNorm(WIDTH), lambda y: F.elu(y, 0.5)),
+    "swish": (lambda: SwishGroupNorm(2, WIDTH), lambda y: 0.5 * F.silu(y)),
+    "gelu": (lambda: GeluLayerNorm(WIDTH), lambda y: F.gelu(y, approximate="tanh")),
+    "root": (lambda: ReluRootNorm(WIDTH), lambda y: torch.relu(y).clamp(max=2)),
+    "before": (lambda: ActivatedBefore(WIDTH), torch.tanh),
+}
+
+
+def built(norm: Callable[[], nn.Module]) -> tuple[Any, Tensor]:
+    ends = (nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * WIDTH, 5))
+    model = nn.Sequential(nn.Conv2d(3, WIDTH, 3), norm(), ConvBlock(norm()), ConvBlock(norm()), *ends)
+    return model.eval(), torch.randn(4, 3, 9, 9)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_functions_of_norms_stay_where_they_were(kind: str) -> None:
+    make, function = KEPT[kind]
+    model, x = built(make)
+    mapped = nl.residual_map(model, x)
+    inner = [layer for layer in mapped.layers() if layer.path.startswith("1:") and layer.kind == "activation"]
+    assert bool(inner) == (kind != "before")
+    assert not inner or mapped.by_path["2.conv1"].input != "1"
+    net = nl.convert(model, "none(keep_scale=False)", x, residual_map=mapped)
+    h = function(model[0](x))
+    for block in model[2:4]:
+        h = h + block.conv2(function(block.conv1(h)))
+    close(net(x), model[4:](h))
+    assert not [name for name, _ in net.named_parameters() if "norm" in name]
+    # Dropout inside a norm drops in training alone.
+    assert torch.equal(net.train()(x), net(x)) == (kind != "gelu")
+    pointwise: Any = nl.convert(model, "dyt(alpha=0.5)", x, residual_map=mapped)
+    h = model[0](x)
+    close(pointwise[1](h), torch.tanh(0.5 * function(h)) if kind == "before" else function(torch.tanh(0.5 * h)))
+    assert torch.isfinite(nl.convert(model, "fixup", x, residual_map=mapped)(x)).all()
+
+
+@pytest.mark.parametrize("kind", ["leaky", "activated"])
+def test_batch_norms_of_new_classes_have_variants_and_are_frozen_and_folded(kind: str) -> None:
+    make, function = KEPT[kind]
+    model, x = built(make)
+    for norm in (model[1], model[2].norm1, model[3].norm1):
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 1.5)
+    h = model[0](x)
+    for scheme in ("group_norm(groups=2)", "ghost_batch_norm(size=2)", "plain_batch_norm"):
+        net: Any = nl.convert(model, scheme, x)
+        close(net[1](h), function(net[1].norm(h)))
+        assert torch.equal(net[1].norm.weight, model[1].weight)
+        assert net[1].norm.eps == model[1].eps
+        if "group" not in scheme:
+            close(net(x), model(x))
+    for frozen in (nl.freeze(model), nl.fold(model, x)[0]):
+        for training in (False, True):
+            close(frozen.train(training)(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_norm_of_its_own_in_training_is_frozen_with_a_warning() -> None:
+    model, x = built(lambda: NoisyBatchNorm(WIDTH))
+    with pytest.warns(EvaluationOnlyWarning, match="1 is a NoisyBatchNorm .* in training"):
+        frozen = nl.freeze(model)
+    close(frozen(x), model(x))
+
+
+class PreActivation(nn.Module):
+    """A pre-activation block whose ReLU overwrites its input, which only the norm before it makes harmless."""
+
+    def __init__(self, functional: bool) -> None:
+        super().__init__()
+        self.stem, self.f, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.relu = None if functional else nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.stem(x)
+        y = self.norm(h)
+        y = torch.relu_(y) if self.relu is None else self.relu(y)
+        return h + self.f(y)
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_relu_in_place_no_longer_overwrites_the_skip_path_once_its_norm_is_gone(functional: bool) -> None:
+    model, x = PreActivation(functional), torch.randn(5, 4)
+    h = model.stem(x)
+    close(nl.convert(model, "none", x)(x), h + model.f(torch.relu(h)))
+    assert model.relu is None or model.relu.inplace
+
+
+class ReadsParameters(nn.Module):
+    """Forward code that takes its dtype from norms, as state space models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.inner = nn.Linear(4, 4), nn.ModuleDict({"norm": nn.LayerNorm(4)})
+        self.layer, self.norm2, self.out = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        norm: Any = self.inner["norm"]
+        x = self.embed(x)
+        x = x + self.layer(norm(x.to(norm.weight.dtype)).relu())
+        return self.out(self.norm2(x)) * norm.bias.new_ones(2)
+
+
+def test_forward_code_may_read_the_parameters_of_a_removed_norm() -> None:
+    model, x = ReadsParameters(), torch.randn(3, 4)
+    nn.init.normal_(model.get_parameter("inner.norm.weight"))
+    net: Any = nl.convert(model, "skipinit(alpha=1)", x)
+    h = model.embed(x)
+    close(net(x), model.out(h + model.layer(h.relu())))
+    norm = net.inner["norm"]
+    assert isinstance(norm, nn.Identity)
+    assert (norm.weight.tolist(), norm.bias.tolist()) == ([1.0] * 4, [0.0] * 4)  # type: ignore[operator]
+    assert not any("norm" in name for name in net.state_dict())
+    assert not list(net.norm2.buffers()), "nothing reads its parameters"
+    assert net.double()(x.double()).dtype == torch.float64
