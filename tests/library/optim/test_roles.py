@@ -52,35 +52,29 @@ PLAIN = {f"{path}.{kind}": group for path in ("stem", "conv", "head") for kind, 
          [("weight", "weights"), ("bias", "biases")]}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("norm", "expected"),
-    [
-        (lambda: BatchNormAct2d(8), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: LayerNorm2d(8), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: FilterResponseNormTlu2d(8), {"weight": "gamma_last", "bias": "biases", "tau": "biases"}),
-        (lambda: EvoNorm2dS0(8, groups=2), {"weight": "gamma_last", "bias": "biases", "v": "biases"}),
-        (
-            lambda: GlobalResponseNorm(8, channels_last=False),
-            {"weight": "gamma_last", "bias": "biases"},
-        ),
-        (lambda: of_tokens(T5LayerNorm(8)), {"inner.weight": "gamma_last"}),
-        (lambda: root_mean_square(), {"factor": "gamma_last", "shift": "biases"}),
-        (lambda: FrozenBatchNorm2d(8), {}),
-        (lambda: nn.BatchNorm2d(8, affine=False), {}),
-        (lambda: nn.GroupNorm(2, 8), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: nn.InstanceNorm2d(8, affine=True), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: nn.SyncBatchNorm(8).eval(), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: nn.PReLU(8), {"weight": "rest"}),
-        (lambda: nn.PReLU(), {"weight": "rest"}),
-    ],
-    ids=[
-        "fused batch norm", "layer norm of images", "filter response", "evonorm", "global response", "T5", "by hand",
-        "frozen", "without γ", "group", "instance", "sync", "slopes", "one slope",
-    ],
-)  # fmt: skip
-def test_a_norm_is_known_by_what_it_computes(norm: Callable[[], nn.Module], expected: dict[str, str]) -> None:
-    found = roles(one_block(norm()), images(8))
-    assert found == PLAIN | {f"norm.{name}": group for name, group in expected.items()}
+NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "fused batch norm": (lambda: BatchNormAct2d(8), "weight: gamma_last; bias: biases"),
+    "layer norm of images": (lambda: LayerNorm2d(8), "weight: gamma_last; bias: biases"),
+    "filter response": (lambda: FilterResponseNormTlu2d(8), "weight: gamma_last; bias: biases; tau: biases"),
+    "EvoNorm": (lambda: EvoNorm2dS0(8, groups=2), "weight: gamma_last; bias: biases; v: biases"),
+    "global response": (lambda: GlobalResponseNorm(8, channels_last=False), "weight: gamma_last; bias: biases"),
+    "T5": (lambda: of_tokens(T5LayerNorm(8)), "inner.weight: gamma_last"),
+    "by hand": (root_mean_square, "factor: gamma_last; shift: biases"),
+    "frozen": (lambda: FrozenBatchNorm2d(8), ""),
+    "without γ": (lambda: nn.BatchNorm2d(8, affine=False), ""),
+    "group": (lambda: nn.GroupNorm(2, 8), "weight: gamma_last; bias: biases"),
+    "instance": (lambda: nn.InstanceNorm2d(8, affine=True), "weight: gamma_last; bias: biases"),
+    "sync": (lambda: nn.SyncBatchNorm(8).eval(), "weight: gamma_last; bias: biases"),
+    "slopes": (lambda: nn.PReLU(8), "weight: rest"),
+    "one slope": (nn.PReLU, "weight: rest"),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_is_known_by_what_it_computes(name: str) -> None:
+    make, stated = NORMS[name]
+    expected = [part.split(": ") for part in stated.split("; ") if part]
+    assert roles(one_block(make()), images(8)) == PLAIN | {f"norm.{path}": group for path, group in expected}
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -89,16 +83,10 @@ def test_the_gain_of_a_normalized_weight(bias: bool) -> None:
     model.conv = nn.Conv2d(8, 8, 3, padding=1, bias=bias)
     nn.utils.parametrizations.weight_norm(model.conv)
     nn.utils.parametrizations.weight_norm(model.head)
-    found = roles(model, images(8))
-    assert {name for name, group in found.items() if group == "gains"} == {
-        "conv.parametrizations.weight.original0",
-        "head.parametrizations.weight.original0",
-    }
-    assert {name for name, group in found.items() if group == "weights"} == {
-        "stem.weight",
-        "conv.parametrizations.weight.original1",
-        "head.parametrizations.weight.original1",
-    }
+    found, weight = roles(model, images(8)), "parametrizations.weight.original"
+    of_group = {kind: {name for name, group in found.items() if group == kind} for kind in ("gains", "weights")}
+    assert of_group["gains"] == {f"conv.{weight}0", f"head.{weight}0"}
+    assert of_group["weights"] == {"stem.weight", f"conv.{weight}1", f"head.{weight}1"}
 
 
 def test_packed_attention() -> None:

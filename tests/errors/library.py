@@ -1,0 +1,152 @@
+"""Errors of maps, parameter groups, optimizers, probes, reference networks and saved networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers.pytorch_utils import Conv1D
+from written_networks import Written, linear_layers
+
+import normless as nl
+from errors.wrong import Wrong
+from normless.errors import InputsError, UnresolvedStructureError, UnsupportedEditError
+from normless.models import dense, resnet_cifar, text_classifier, transformer, wide_resnet
+from normless.models.spec import build_model, build_with_inputs
+from normless.nn import ScalarAffine, ShiftedActivation, scalar_affine
+from normless.nn.affine import one_element, with_input_bias
+from normless.nn.standardized import scaled_std
+from normless.optim import Lion, Muon, make_optimizer, parse_optimizer
+from normless.probes import RideAlong, Watcher, observe
+from normless.probes.measure import every
+
+ROWS, X = torch.ones(2, 6), torch.randn(4, 3, 8, 8)
+BATCH = X, torch.arange(4)
+NAN = float("nan")
+
+
+def within(forward: Callable[..., Any]) -> nn.Module:
+    """A network whose inner module runs a function."""
+    return nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), Written(forward)))
+
+
+def hiding(name: str, inside: bool = True) -> nn.Module:
+    """A module whose part has the name of a method."""
+    hidden = Written(lambda m, x: x + m._modules[name](x), **{name: nn.Linear(6, 6)})
+    return nn.Sequential(nn.ReLU(), hidden) if inside else hidden
+
+
+def sparse() -> nn.Embedding:
+    """A table with a sparse gradient."""
+    table = nn.Embedding(5, 3, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    return table
+
+
+def groups(**arguments: Any) -> object:
+    return nl.param_groups(resnet_cifar(8), **{"lr": 0.1, "weight_decay": 0.01} | arguments)
+
+
+def clipped(parameters: Any, **arguments: Any) -> object:
+    return nl.adaptive_gradient_clipping(parameters, **arguments)
+
+
+LINEAR = nn.Linear(2, 2)
+MAPS = [
+    Wrong("map, branch on a sum", lambda: nl.residual_map(within(lambda m, x: x if float(x.sum()) > 0 else -x), ROWS),
+          UnresolvedStructureError, "1.1", "a Written", "line ", "torch.where"),
+    Wrong("map, branch on any", lambda: nl.residual_map(within(lambda m, x: x if (x.argmax(1) == 0).any() else x), ROWS),
+          UnresolvedStructureError, "1.1", "a Written", "line ", "torch.where"),
+    *(Wrong(f"map, {name}", lambda name=name: nl.residual_map(hiding(name, name != "double"), ROWS),
+            UnresolvedStructureError, f"{'1.' if name != 'double' else ''}{name} has the name of a method")
+      for name in ("double", "half", "type")),
+    Wrong("map, small image", lambda: nl.residual_map(nn.Sequential(nn.Conv2d(3, 4, 9)), torch.zeros(1, 3, 8, 8)),
+          UnresolvedStructureError, "stopped in 0, a Conv2d", "Check that forward takes"),
+    Wrong("map, no inputs", lambda: nl.residual_map(within(torch.add)), UnresolvedStructureError, "pass example inputs"),
+    Wrong("map, a text returned", lambda: nl.residual_map(Written(lambda m, x: "nothing"), ROWS),
+          UnresolvedStructureError, "forward returned neither a tensor"),
+    Wrong("groups, no inputs", lambda: nl.param_groups(within(torch.add), lr=0.1, weight_decay=0.1),
+          UnresolvedStructureError, "pass example inputs"),
+    Wrong("scheme, norms=some", lambda: nl.scheme("none(norms=some)"), ValueError, "trunk or all"),
+]  # fmt: skip
+OPTIM = [
+    *(Wrong(f"clipping, {clip} and {eps}", lambda clip=clip, eps=eps: clipped([], clip=clip, eps=eps),
+            ValueError, "clip and eps above 0", f"clip={clip}", f"eps={eps}")
+      for clip, eps in ((0.0, 1e-3), (-1.0, 1e-3), (0.01, 0.0), (NAN, 1e-3))),
+    Wrong("clipping, sparse", lambda: clipped(sparse()), ValueError, "(5, 3) is sparse", "sparse=False"),
+    *(Wrong(f"clipping, {named}{where}", call, TypeError, "a network or parameters", f"got an object of type {named}.")
+      for one, named in ((torch.optim.SGD(LINEAR.parameters(), lr=0.1), "SGD"), (3, "int"),
+                         (list(LINEAR.named_parameters()), "tuple in a list"), ([{}], "dict in a list"))
+      for where, call in (("", lambda one=one: clipped(one)),
+                          (" left out", lambda one=one: clipped(LINEAR, exclude=one)))),
+    Wrong("groups, policy", lambda: groups(policy="everything"), ValueError, "'everything'", "guidelines, all, weights"),
+    Wrong("groups, gamma", lambda: groups(policy={"gamma": True}), ValueError, "group gamma", "last, down, stem, other"),
+    Wrong("groups, twice", lambda: groups(policy={"last": True, "gamma_last": 0.1}), ValueError, "gamma_last twice"),
+    Wrong("groups, negative", lambda: groups(policy={"down": -0.1}), ValueError, "-0.1 for the group gamma_down"),
+    Wrong("groups, nan", lambda: groups(policy={"down": NAN}), ValueError, "nan for the group gamma_down"),
+    Wrong("groups, decay", lambda: groups(weight_decay=-1e-4), ValueError, "weight_decay=-0.0001"),
+    Wrong("groups, scale", lambda: groups(scalar_lr_scale=-1.0), ValueError, "scalar_lr_scale=-1.0"),
+    Wrong("groups, rate", lambda: groups(lr=NAN), ValueError, "lr=nan"),
+    Wrong("groups, pattern", lambda: groups(policy="weights+*attention*+encoder.*"), ValueError,
+          "matches *attention*, encoder.*, or a later"),
+    Wrong("step in backward, a layer", lambda: nl.step_in_backward(LINEAR),  # type: ignore[arg-type]
+          TypeError, "Expected an optimizer", "type Linear"),
+    Wrong("step in backward, LBFGS", lambda: nl.step_in_backward(torch.optim.LBFGS(nn.Linear(2, 2).parameters())),
+          ValueError, "LBFGS needs all gradients"),
+    Wrong("Lion, sparse", lambda: Lion(sparse().parameters()).step(), ValueError, "(5, 3) is sparse", "sparse=False"),
+    Wrong("Lion, betas", lambda: Lion(LINEAR.parameters(), betas=(0.9, 1.0)), ValueError, "two betas"),
+    Wrong("Lion, decay", lambda: Lion(LINEAR.parameters(), weight_decay=-0.1), ValueError, "lr and weight_decay of 0"),
+    Wrong("Muon, no matrices", lambda: make_optimizer("Muon", nn.Sequential(nn.Conv2d(3, 4, 3)), X), ValueError,
+          "Muon trains hidden matrices", "Choose AdamW"),
+    Wrong("Muon, parameters", lambda: Muon(LINEAR.parameters()),  # type: ignore[arg-type]
+          ValueError, "param_groups(…, muon_lr=…)"),
+    *(Wrong(f"optimizer {text}", lambda text=text: parse_optimizer(text), ValueError, *words)
+      for text, *words in (
+          ("AdmW", "no optimizer 'AdmW'", "Did you mean AdamW?", "Lion"),
+          ("lion", "no optimizer 'lion'", "Did you mean Lion?"),
+          ("AdamW(weight_deacy=1)", "does not take weight_deacy", "Did you mean weight_decay?"),
+          ("AdamW(learning_rate=1)", "AdamW takes lr, betas"),
+          ("Lion(betas=0.9)", "Lion", "betas is a tuple, not 0.9"),
+          ("AdamW(1e-3)", "every argument needs its name"),
+          ("mine.py:Own", "There is no file mine.py"))),
+]  # fmt: skip
+
+
+class OwnConv(nn.Conv2d):
+    """A subclass whose forward may be anything."""
+
+
+def added(layer: Any, *parts: str) -> None:
+    """Add parts to a layer, each of one element."""
+    for part in parts:
+        layer.add_part(part, torch.ones(1))
+
+
+LAYERS = [
+    *(Wrong(f"scalars, {type(layer).__name__}", lambda layer=layer: scalar_affine(layer), UnsupportedEditError,
+            f"Linear, not into a {type(layer).__name__}")
+      for layer in (nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), OwnConv(1, 1, 1))),
+    *(Wrong(f"scalars, {part} twice", lambda part=part: added(scalar_affine(nn.Linear(2, 1)), part, part),
+            UnsupportedEditError, f"the layer already has its {part.replace('_', ' ')}") for part in ScalarAffine.PARTS),
+    *(Wrong(f"activation, {part} twice", lambda part=part: added(ShiftedActivation(nn.ReLU()), part, part),
+            UnsupportedEditError, f"already has its {part.replace('_', ' ')}") for part in ("input_bias", "output_bias")),
+    Wrong("attention, input bias twice", lambda: added(with_input_bias(nn.MultiheadAttention(4, 1)), "input_bias", "input_bias"), UnsupportedEditError,
+          "already has its input bias"),
+    Wrong("attention, output bias", lambda: added(with_input_bias(nn.MultiheadAttention(4, 1)), "output_bias"), UnsupportedEditError,
+          "takes an input bias, no output bias"),
+    *(Wrong(f"standardized, {type(layer).__name__} of one input", lambda layer=layer: scaled_std(layer),
+            UnsupportedEditError, "each output reads one value") for layer in (nn.Conv2d(4, 4, 1, groups=4), nn.Linear(1, 3))),
+    Wrong("standardized, Conv1D", lambda: scaled_std(Conv1D(7, 4)), UnsupportedEditError,
+          "convolutions and linear layers, not in a Conv1D"),
+]  # fmt: skip
+SCHEMES = [
+    *(Wrong(f"scheme {text}", lambda text=text: nl.convert(resnet_cifar(8), text), ValueError, text.partition("(")[0])
+      for text in (
+          "partial_batch_norm(mean=maybe)", "fixup(biases=nope)", "layer_scale(init=small)", "skipinit(alpha=nan)",
+          "zeroinit(dropout=1)", "ghost_batch_norm(size=big)", "ghost_batch_norm(size=0)",
+          "batch_norm(initialization=hee)", "norm_on_skip(place=elsewhere)")),
+    Wrong("scheme lsuv without a batch", lambda: nl.convert(resnet_cifar(8), "lsuv"), UnsupportedEditError, "pass a batch"),
+]  # fmt: skip
