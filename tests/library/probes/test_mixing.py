@@ -241,25 +241,6 @@ def test_nondeterministic_rounding_is_no_influence() -> None:
     assert [module.path for module in nl.mixes_examples(rounded(mixing=True), inputs).modules] == [""]
 
 
-@pytest.mark.parametrize(
-    ("model", "inputs", "message"),
-    [
-        (nn.Linear(3, 3), (torch.randn(1, 3),), "that has length 1"),
-        (nn.Identity(), (torch.tensor(1.0),), "no tensor with an axis"),
-        (nn.Linear(3, 3), (torch.zeros(4, 3),), "one value only"),
-        (code(torch.mean), (torch.randn(4, 3),), "No output belongs to an example"),
-        (
-            code(lambda x: x + float(np.random.default_rng().random())),
-            (torch.randn(4, 3),),
-            "Two passes of this Written",
-        ),
-    ],
-)
-def test_errors(model: nn.Module, inputs: tuple[Tensor, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        nl.mixes_examples(model, *inputs)
-
-
 def test_shuffling_and_restoring_the_order_is_no_mixing() -> None:
     inputs = torch.randn(4, 8)
     assert not nl.mixes_examples(shuffled(restored=True), inputs)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import timm
 import torch
+from gallery import ROWS
+from matrix.case import Subject
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
@@ -84,44 +86,30 @@ def test_sequences(model: nn.Module, culprits: list[str]) -> None:
         assert [module.path for module in found.modules] == culprits
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["test_vit", "swin_micro"])
-def test_vision_transformers_do_not_mix(name: str) -> None:
-    """Swin folds its windows into the batch; stochastic depth drops whole examples, each independently."""
-    if name == "test_vit":
-        model, side = timm.create_model(name, drop_path_rate=0.5), 160
-    else:
-        model = timm.models.SwinTransformer(
-            img_size=32, patch_size=2, embed_dim=8, depths=(2, 2), num_heads=(2, 2), window_size=4, drop_path_rate=0.5
-        )
-        side = 32
-    for batch in (3, 4):
-        assert not nl.mixes_examples(model.train(), torch.randn(batch, 3, side, side))
-
-
-def test_tokens_masks_and_outputs_of_bert() -> None:
-    config = BertConfig(
-        vocab_size=32,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=12,
-    )
-    model = BertModel(config)
-    tokens = torch.randint(0, 32, (4, 9))
-    mask = (torch.arange(9) < torch.tensor([[9], [5], [7], [3]])).long()
+@pytest.mark.parametrize(
+    ("name", "culprits"),
+    [*((name, []) for name in ("Swin", "BERT", "hf BERT", "T5", "ConvNeXt")), ("an exponential", [""])],
+)
+def test_networks_of_the_gallery_mix_where_a_batch_is_not_its_examples(name: str, culprits: list[str]) -> None:
+    """Swin folds its windows into the batch; ConvNeXt drops whole branches, each example by itself."""
+    subject = Subject(ROWS[name])
+    assert bool(subject.mixes(subject.model.eval())) == bool(culprits)
     for training in (True, False):
-        assert not nl.mixes_examples(model.train(training), tokens)
-        assert not nl.mixes_examples(model, input_ids=tokens, attention_mask=mask)
+        found = nl.mixes_examples(subject.model.train(training), *subject.inputs, **subject.kwargs)
+        assert [module.path for module in found.modules] == culprits
 
+
+def test_one_field_of_an_output_that_mixes() -> None:
     class Centred(BertModel):
         def forward(self, **inputs: Tensor) -> object:
             output = super().forward(**inputs)
             output.pooler_output = output.pooler_output - output.pooler_output.mean(0)
             return output
 
-    found = nl.mixes_examples(Centred(config), input_ids=tokens, attention_mask=mask)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    mask = (torch.arange(9) < torch.tensor([[9], [5], [7], [3]])).long()
+    model = Centred(BertConfig(vocab_size=32, max_position_embeddings=12, **sizes))
+    found = nl.mixes_examples(model, input_ids=torch.randint(0, 32, (4, 9)), attention_mask=mask)
     assert [module.path for module in found.modules] == [""]
 
 
