@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -149,4 +150,113 @@ SCHEMES = [
           "zeroinit(dropout=1)", "ghost_batch_norm(size=big)", "ghost_batch_norm(size=0)",
           "batch_norm(initialization=hee)", "norm_on_skip(place=elsewhere)")),
     Wrong("scheme lsuv without a batch", lambda: nl.convert(resnet_cifar(8), "lsuv"), UnsupportedEditError, "pass a batch"),
+]  # fmt: skip
+TRANSFORMER = "normless:transformer(vocabulary=13, layers=1, width=8, heads=2, feed_forward=8)"
+MODELS = [
+    Wrong("wide_resnet of depth 18", lambda: wide_resnet(18), ValueError, "6b + 4", "depth=18; the nearest is 16"),
+    Wrong("resnet_cifar of depth 2", lambda: resnet_cifar(2), ValueError, "6b + 2", "depth=2; the nearest is 8"),
+    Wrong("dense of depth 0", lambda: dense(0), ValueError, "at least one block"),
+    Wrong("transformer of images", lambda: build_with_inputs(TRANSFORMER, image_shape=(3, 8, 8)), ValueError,
+          "transformer(vocabulary=13", "does not take images"),
+    Wrong("transformer of nothing", lambda: build_with_inputs("normless:transformer"), ValueError,
+          "transformer needs vocabulary", "normless:transformer(vocabulary=…)"),
+    *(Wrong(f"transformer, {given}", lambda given=given: transformer(10, **given), ValueError, *words)
+      for given, *words in (
+          ({"layers": 0}, "layers=0 and decoder_layers=0"), ({"decoder_layers": 0}, "layers=6 and decoder_layers=0"),
+          ({"width": 9, "heads": 3}, "even, a sine and a cosine each", "width=9"),
+          ({"heads": 5}, "divides its width into equal heads", "width=512 and heads=5"),
+          ({"norm": "before"}, "pre or post, not 'before'"), ({"padding": 10}, "padding=10 and vocabulary=10"))),
+    *(Wrong(f"network {text}", lambda text=text: build_model(text), ValueError, *words)
+      for text, *words in (
+          ("wide_resnet", "Expected normless:NAME"), ("normless:vgg", "'vgg'", "dense, resnet"),
+          ("normless:wide_resnet(deep=3)", "does not take deep"),
+          ("normless:wide_resnet(16)", "every argument needs its name"),
+          ("normless:dnse", "'dnse'", "Did you mean dense?"),
+          ("torchvision:nothing", "torchvision has no model 'nothing'", "list_models"),
+          ("torchvision:resnet1", "'resnet1'", "Did you mean resnet18?"),
+          ("timm:nothing", "timm has no model 'nothing'", "timm.list_models"),
+          ("timm:resnet5x", "'resnet5x'", "Did you mean resnet50?"),
+          ("hub:resnet", "no module hub", "'resnet'"),
+          ("torchvison:resnet18", "no module torchvison", "Did you mean torchvision?"),
+          ("missing.py:net", "no file"),
+          ("normless:resnet(depth=20)", "18, 34, 50, 101, 152", "depth=20"),
+          ("normless:resnet_v2(depth=18)", "50, 101, 152", "depth=18"),
+          ("normless:resnet(depth=34, width_per_group=128)", "Only bottleneck networks"),
+          ("normless:resnet(depth=50, groups=0)", "groups=0 and width_per_group=64"),
+          ("normless:resnet_v2(depth=50, channels=0)", "channels=0"),
+          ("normless:resnet(stride_on=conv3)", "conv1, conv2, not 'conv3'"),
+          ("normless:resnet(depth=34, stride_on=conv1)", "depth=34 with stride_on='conv1'"))),
+    *(Wrong(f"classifier {text}", lambda text=text: text_classifier(text), ValueError, *words)
+      for text, *words in (
+          ("brt(hidden_size=32)", "no kind of model 'brt'", "Did you mean bert?", "Examples are bert"),
+          ("bert(hidden_size='inf')", "bert", "hidden_size"),
+          ("bert(hidden=32)", "configuration of bert in transformers has no setting hidden", "hidden_size"),
+          ("bert(hidden_size=30, num_attention_heads=4)", "cannot build bert", "as a classifier of sentences"),
+          ("clip", "cannot build clip as a classifier of sentences"),
+          ("no/such/folder", "There is no file", "config.json", "Nothing is downloaded"),
+          ("nowhere.json", "There is no file nowhere.json"))),
+]  # fmt: skip
+
+
+def observed(targets: Tensor | None = None, *, frozen: bool = False) -> object:
+    return observe(wide_resnet(10, 1).requires_grad_(not frozen), [Watcher()], X, targets)
+
+
+def probed(batch: Any = BATCH, *names: str) -> object:
+    return nl.probe(wide_resnet(10, 1), batch, [*names] or ["signal"])
+
+
+def mixing(model: nn.Module, *shape: int) -> object:
+    return nl.mixes_examples(model, torch.zeros(4, 3) if shape == (0,) else torch.randn(shape))
+
+
+PROBES = [
+    Wrong("observe without targets", observed, ValueError, "so targets are needed"),
+    Wrong("observe frozen", lambda: observed(BATCH[1], frozen=True), ValueError, "no trainable parameter"),
+    Wrong("probe, a name", lambda: probed(BATCH, "signals"), ValueError, "'signals'", "Did you mean signal"),
+    Wrong("probe, twice", lambda: probed(BATCH, "signal", "signal"), ValueError, "'signal' is named twice"),
+    Wrong("probe without targets", lambda: probed(X, "gradients"), ValueError, "so targets are needed"),
+    Wrong("probe, three parts", lambda: probed((*BATCH, None)), ValueError, "a batch of two", "got tuple of 3"),
+    Wrong("probe, a loader", lambda: probed(DataLoader(TensorDataset(*BATCH))), ValueError, "got DataLoader",
+          "next(iter(loader))"),
+    Wrong("probe, an argument", lambda: probed(BATCH, "activations(kinds='norm')"), ValueError, "does not take kinds"),
+    Wrong("ride, a name", lambda: RideAlong(["signals"], every(1)), ValueError, "There is no probe 'signals'"),
+    Wrong("every step of none", lambda: every(0), ValueError, "every 1 or more steps, got 0"),
+    Wrong("mixing, one example", lambda: mixing(LINEAR, 1, 2), ValueError, "that has length 1"),
+    Wrong("mixing, a number", lambda: mixing(nn.Identity()), ValueError, "no tensor with an axis"),
+    Wrong("mixing, zeros", lambda: mixing(nn.Linear(3, 3), 0), ValueError, "one value only"),
+    Wrong("mixing, a mean", lambda: mixing(Written(lambda m, x: x.mean()), 4, 3), ValueError,
+          "No output belongs to an example"),
+    Wrong("mixing, chance", lambda: mixing(Written(lambda m, x: x + float(np.random.default_rng().random())), 4, 3),
+          ValueError, "Two passes of this Written"),
+]  # fmt: skip
+
+
+def not_taken(batch: Any) -> object:
+    """A probe of a batch that the network or the loss does not take, its map known."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
+    return nl.probe(model, batch, residual_map=nl.residual_map(model, X))
+
+
+LABELS = torch.tensor([0, 1, 1, 0])
+TAKERS: dict[str, Callable[[Any], object]] = {
+    "residual_map": lambda model: nl.residual_map(model, X),
+    "freeze": nl.freeze,
+    "fold": lambda model: nl.fold(model, X),
+    "fuse_for_inference": lambda model: nl.fuse_for_inference(model, X),
+    "mixes_examples": lambda model: nl.mixes_examples(model, X),
+    "watch": nl.watch,
+    "diagnose": lambda model: nl.diagnose(model, BATCH),
+}
+INPUTS = [
+    Wrong("batch of other channels", lambda: not_taken((X[:, :2], LABELS)), InputsError, "Sequential", "[4, 2, 8, 8]",
+          "RuntimeError", "channels"),
+    Wrong("batch of text", lambda: not_taken(("text", LABELS)), InputsError, "Sequential does not take arguments str"),
+    Wrong("class 7", lambda: not_taken((X, LABELS + 6)), InputsError, "cross_entropy", "[4, 2], [4]", "IndexError"),
+    Wrong("three labels", lambda: not_taken((X, LABELS[:3])), InputsError,
+          "cross_entropy does not take arguments [4, 2], [3]", "ValueError"),
+    Wrong("no labels", lambda: not_taken((X, None)), ValueError, "targets are needed"),
+    *(Wrong(f"{name} of {given!r}"[:60], lambda take=take, given=given: take(given), TypeError,
+            "Expected a network, a torch.nn.Module, got")
+      for name, take in TAKERS.items() for given in (nn.Linear, None, torch.relu)),
 ]  # fmt: skip

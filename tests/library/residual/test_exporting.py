@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,11 +42,17 @@ def test_weights_buffers_attributes_mode_and_random_state_stay(training: bool) -
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
 
 
+@dataclass
+class Answer:
+    logits: Tensor
+    cache: SimpleNamespace
+
+
 def test_inputs_by_name_and_outputs_of_any_type() -> None:
-    def answer(m: Written, left: Tensor, right: Tensor | None = None, *, scale: float = 1.0) -> Any:
+    def answer(m: Written, left: Tensor, right: Tensor | None = None, *, scale: float = 1.0) -> Answer:
         left = torch.tanh(left)
         total = left + scale * m.f(left)
-        return SimpleNamespace(logits=total if right is None else total * right, cache=SimpleNamespace(keys=left))
+        return Answer(total if right is None else total * right, SimpleNamespace(keys=left))
 
     x, model = torch.randn(2, WIDTH), Written(answer, **linear_layers("f", WIDTH))
     by_name = residual_map(model, right=x, left=x, scale=0.5)
