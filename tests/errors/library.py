@@ -260,3 +260,9 @@ INPUTS = [
             "Expected a network, a torch.nn.Module, got")
       for name, take in TAKERS.items() for given in (nn.Linear, None, torch.relu)),
 ]  # fmt: skip
+HEALTH = [
+    Wrong(f"health, {words}", lambda batches=batches: nl.diagnose_trained(nn.Linear(3, 3), batches), InputsError, words)
+    for batches, words in (
+        ([], "got none"), (3, "DataLoader"), ([["a", "b"]], "batches of tensors"),
+        ([(torch.ones(1), torch.ones(1), torch.ones(1))], "batch of two"), ([torch.randn(4, 9)], "does not take"))
+]  # fmt: skip

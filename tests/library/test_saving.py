@@ -28,7 +28,7 @@ DENSE = "normless:dense(depth=2, width=4, in_features=3)"
 IMAGES = torch.randn(2, 3, 32, 32)
 
 MINE = """
-from torch import nn, zeros, float32, long
+from torch import nn
 
 class Words(nn.Module):
     def __init__(self):
@@ -58,14 +58,6 @@ def trained(net: nn.Module, *inputs: Any) -> nn.Module:
     return net
 
 
-def ties(net: nn.Module) -> set[frozenset[str]]:
-    """The sets of names that one parameter has."""
-    names: dict[int, set[str]] = {}
-    for name, parameter in net.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), set()).add(name)
-    return {frozenset(group) for group in names.values() if len(group) > 1}
-
-
 def same_state(one: nn.Module, other: nn.Module) -> bool:
     left, right = one.state_dict(), other.state_dict()
     return list(left) == list(right) and all(
@@ -76,8 +68,8 @@ def same_state(one: nn.Module, other: nn.Module) -> bool:
 @pytest.mark.parametrize(
     ("spec", "scheme"),
     [
-        *((CIFAR, scheme) for scheme in ("ghost_batch_norm(size=2)", "lsuv", "nf_resnet")),
-        *((FOREIGN, scheme) for scheme in ("fixup", "skipinit(alpha=1/sqrt(L))", "batch_norm_sqrt2")),
+        *((CIFAR, scheme) for scheme in ("lsuv", "nf_resnet")),
+        *((FOREIGN, scheme) for scheme in ("skipinit(alpha=1/sqrt(L))", "batch_norm_sqrt2")),
     ],
 )
 def test_what_is_loaded_is_what_was_saved(spec: str, scheme: str, tmp_path: Path) -> None:
@@ -90,7 +82,6 @@ def test_what_is_loaded_is_what_was_saved(spec: str, scheme: str, tmp_path: Path
     assert isinstance(loaded, type(build_model(spec)))
     assert scheme_of(loaded) == scheme
     assert same_state(net, loaded)
-    assert ties(loaded) == ties(net)
     assert torch.equal(loaded.eval()(IMAGES), net.eval()(IMAGES))
 
 
@@ -124,7 +115,7 @@ def test_a_file_is_found_from_anywhere_and_inputs_come_by_name(
     monkeypatch.chdir(tmp_path / "elsewhere")
     loaded = nl.load(tmp_path / "saved")
     assert torch.equal(loaded(**inputs), net(**inputs))
-    assert frozenset({"table.weight", "out.weight"}) in ties(loaded)
+    assert loaded.out.weight is loaded.table.weight
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from matrix.case import changed, state_of
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 from trained_health import Normed, fitted, images, kinds, quick, row
+from written_networks import Written
 
 import normless as nl
 from normless.health.fit import Fit
@@ -15,19 +19,14 @@ from normless.health.limits import IDLE
 
 
 def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None:
-    net, batches = fitted(), images()
-    net.train()
+    net = fitted().train()
     net.head.weight.grad = torch.ones_like(net.head.weight)
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    random = torch.get_rng_state()
-    report = nl.diagnose_trained(net, batches)
+    before = state_of(net)
+    report = nl.diagnose_trained(net, images())
     assert report.healthy
     assert not report.advice
-    assert all(module.training for module in net.modules())
-    assert torch.equal(torch.get_rng_state(), random)
+    assert changed(before, state_of(net)) == []
     assert bool((net.head.weight.grad == 1).all())
-    for name, value in net.state_dict().items():
-        assert torch.equal(value, before[name]), name
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     # Four batches twice, the first batch as it is, and without 2 branches and 6 weight layers.
     assert report.passes == 4 + 4 + 1 + 2 + 6
@@ -85,17 +84,11 @@ def test_saturated_values_are_counted_and_gates_and_outputs_are_not() -> None:
     share = float((net[:4](x).abs() > 0.98).double().mean())
     assert report.findings[0].evidence["share"] == pytest.approx(share, abs=1e-9)
 
-    class Gated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate, self.value, self.head = nn.Linear(6, 16), nn.Linear(6, 16), nn.Linear(16, 4)
+    def gates(m: Any, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(m.gate(x)).unflatten(1, (4, 4)).flatten(1)
+        return m.head(m.value(x) * gate)  # type: ignore[no-any-return]
 
-        def forward(self, x: Tensor) -> Tensor:
-            gate = torch.sigmoid(self.gate(x)).unflatten(1, (4, 4)).flatten(1)
-            y: Tensor = self.head(self.value(x) * gate)
-            return y
-
-    gated = Gated()
+    gated: Any = Written(gates, gate=nn.Linear(6, 16), value=nn.Linear(6, 16), head=nn.Linear(16, 4))
     with torch.no_grad():
         gated.gate.weight.mul_(500)
     assert quick(gated, [x]).healthy
@@ -110,21 +103,15 @@ def test_gamma_at_zero_is_counted_and_a_small_layer_scale_is_alive() -> None:
     assert report.findings[0].where == ("blocks.0.norm1",)
     assert row(report, "blocks.0.norm1")["gamma_zero"] == 3 / 16
 
-    class Scaled(nn.Module):
-        def __init__(self, start: float) -> None:
-            super().__init__()
-            self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
-            self.scale = nn.Parameter(start * torch.linspace(0.5, 1.5, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.head(x + self.scale * torch.tanh(self.layer(x)))
-            return y
+    def scaled(start: float) -> nn.Module:
+        torch.manual_seed(0)
+        scale = nn.Parameter(start * torch.linspace(0.5, 1.5, 8))
+        parts = {"layer": nn.Linear(8, 8), "head": nn.Linear(8, 3), "scale": scale}
+        return Written(lambda m, x: m.head(x + m.scale * torch.tanh(m.layer(x))), **parts)
 
     x = torch.randn(64, 8)
-    torch.manual_seed(0)
-    assert nl.diagnose_trained(Scaled(0.05), [x]).healthy
-    tiny = nl.diagnose_trained(Scaled(1e-6), [x])
-    assert kinds(tiny) == ["idle_branch"]
+    assert nl.diagnose_trained(scaled(0.05), [x]).healthy
+    assert kinds(nl.diagnose_trained(scaled(1e-6), [x])) == ["idle_branch"]
 
 
 def test_the_misfit_is_the_divergence_of_two_normal_distributions() -> None:
@@ -174,8 +161,8 @@ def test_fresh_and_impossible_statistics() -> None:
     assert (report.findings[0].kind, report.findings[0].where) == ("fresh_statistics", ("blocks.0.norm2",))
     net = fitted()
     net.norm.running_var[2] = -0.5
-    report = nl.diagnose_trained(net, images())
-    assert (report.findings[0].kind, report.findings[0].where) == ("negative_variance", ("norm",))
+    first = nl.diagnose_trained(net, images()).findings[0]
+    assert (first.kind, first.where) == ("negative_variance", ("norm",))
     net = fitted()
     net.head.weight.data[1, 1] = float("inf")
     report = nl.diagnose_trained(net, images())
@@ -223,19 +210,13 @@ def test_a_branch_is_removed_as_by_hand() -> None:
 
 
 def test_a_branch_that_adds_in_place_is_removed_too() -> None:
-    class InPlace(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+    def in_place(m: Any, x: Tensor) -> Tensor:
+        x = m.first(x)
+        x += torch.tanh(m.layer(x))
+        return m.head(x)  # type: ignore[no-any-return]
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.first(x)
-            x += torch.tanh(self.layer(x))
-            y: Tensor = self.head(x)
-            return y
-
-    torch.manual_seed(0)
-    net, x = InPlace(), torch.randn(32, 6)
+    net: Any = Written(in_place, first=nn.Linear(6, 6), layer=nn.Linear(6, 6), head=nn.Linear(6, 3))
+    x = torch.randn(32, 6)
     report = nl.diagnose_trained(net, [x])
     with torch.no_grad():
         out, without = net(x), net.head(net.first(x))
