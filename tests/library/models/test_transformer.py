@@ -174,18 +174,6 @@ def test_one_matrix_embeds_both_languages_and_makes_the_logits() -> None:
     assert not model.embedding.weight[3].any()
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_number_of_parameters(norm: Norm) -> None:
-    """By hand: attention 4d² + 3d, feed-forward 2dh + d + h, norms 2d each, one table."""
-    d, h, v, encoder, decoder = 16, 40, 30, 2, 3
-    model = transformer(v, encoder, d, 4, h, norm=norm, decoder_layers=decoder)
-    attention, feed_forward = 4 * d * d + 3 * d, 2 * d * h + d + h
-    blocks = 2 * encoder + 3 * decoder
-    expected = v * d + (encoder + 2 * decoder) * attention + (encoder + decoder) * feed_forward
-    expected += 2 * d * (blocks + (2 if norm == "pre" else 0))
-    assert sum(parameter.numel() for parameter in model.parameters()) == expected
-
-
 # --- copies, text ------------------------------------------------------------------------------------------------
 
 

@@ -205,7 +205,6 @@ def test_state_is_restored(fails: bool) -> None:
     with pytest.raises(RuntimeError) if fails else nullcontext():
         observe(model, [Everything()], x, targets)
     assert changed(before, state_of(model)) == []
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert all((p.grad is None) == (name != "classifier.weight") for name, p in model.named_parameters())
     assert bool((model.classifier.weight.grad == 1).all())
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
