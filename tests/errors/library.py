@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers.pytorch_utils import Conv1D
-from written_networks import Written, linear_layers
+from written_networks import Written
 
 import normless as nl
 from errors.wrong import Wrong
@@ -18,7 +18,7 @@ from normless.errors import InputsError, UnresolvedStructureError, UnsupportedEd
 from normless.models import dense, resnet_cifar, text_classifier, transformer, wide_resnet
 from normless.models.spec import build_model, build_with_inputs
 from normless.nn import ScalarAffine, ShiftedActivation, scalar_affine
-from normless.nn.affine import one_element, with_input_bias
+from normless.nn.affine import with_input_bias
 from normless.nn.standardized import scaled_std
 from normless.optim import Lion, Muon, make_optimizer, parse_optimizer
 from normless.probes import RideAlong, Watcher, observe
@@ -59,14 +59,16 @@ LINEAR = nn.Linear(2, 2)
 MAPS = [
     Wrong("map, branch on a sum", lambda: nl.residual_map(within(lambda m, x: x if float(x.sum()) > 0 else -x), ROWS),
           UnresolvedStructureError, "1.1", "a Written", "line ", "torch.where"),
-    Wrong("map, branch on any", lambda: nl.residual_map(within(lambda m, x: x if (x.argmax(1) == 0).any() else x), ROWS),
+    Wrong("map, branch on any", lambda: nl.residual_map(within(lambda m, x: x if (x.argmax(1) == 0).any() else -x),
+          ROWS),
           UnresolvedStructureError, "1.1", "a Written", "line ", "torch.where"),
     *(Wrong(f"map, {name}", lambda name=name: nl.residual_map(hiding(name, name != "double"), ROWS),
             UnresolvedStructureError, f"{'1.' if name != 'double' else ''}{name} has the name of a method")
       for name in ("double", "half", "type")),
     Wrong("map, small image", lambda: nl.residual_map(nn.Sequential(nn.Conv2d(3, 4, 9)), torch.zeros(1, 3, 8, 8)),
           UnresolvedStructureError, "stopped in 0, a Conv2d", "Check that forward takes"),
-    Wrong("map, no inputs", lambda: nl.residual_map(within(torch.add)), UnresolvedStructureError, "pass example inputs"),
+    Wrong("map, no inputs", lambda: nl.residual_map(within(torch.add)), UnresolvedStructureError,
+          "pass example inputs"),
     Wrong("map, a text returned", lambda: nl.residual_map(Written(lambda m, x: "nothing"), ROWS),
           UnresolvedStructureError, "forward returned neither a tensor"),
     Wrong("groups, no inputs", lambda: nl.param_groups(within(torch.add), lr=0.1, weight_decay=0.1),
@@ -78,13 +80,16 @@ OPTIM = [
             ValueError, "clip and eps above 0", f"clip={clip}", f"eps={eps}")
       for clip, eps in ((0.0, 1e-3), (-1.0, 1e-3), (0.01, 0.0), (NAN, 1e-3))),
     Wrong("clipping, sparse", lambda: clipped(sparse()), ValueError, "(5, 3) is sparse", "sparse=False"),
-    *(Wrong(f"clipping, {named}{where}", call, TypeError, "a network or parameters", f"got an object of type {named}.")
+    *(Wrong(f"clipping, {named}{where}", call, TypeError, "a network or parameters",
+          f"got an object of type {named}.")
       for one, named in ((torch.optim.SGD(LINEAR.parameters(), lr=0.1), "SGD"), (3, "int"),
                          (list(LINEAR.named_parameters()), "tuple in a list"), ([{}], "dict in a list"))
       for where, call in (("", lambda one=one: clipped(one)),
                           (" left out", lambda one=one: clipped(LINEAR, exclude=one)))),
-    Wrong("groups, policy", lambda: groups(policy="everything"), ValueError, "'everything'", "guidelines, all, weights"),
-    Wrong("groups, gamma", lambda: groups(policy={"gamma": True}), ValueError, "group gamma", "last, down, stem, other"),
+    Wrong("groups, policy", lambda: groups(policy="everything"), ValueError, "'everything'",
+          "guidelines, all, weights"),
+    Wrong("groups, gamma", lambda: groups(policy={"gamma": True}), ValueError, "group gamma",
+          "last, down, stem, other"),
     Wrong("groups, twice", lambda: groups(policy={"last": True, "gamma_last": 0.1}), ValueError, "gamma_last twice"),
     Wrong("groups, negative", lambda: groups(policy={"down": -0.1}), ValueError, "-0.1 for the group gamma_down"),
     Wrong("groups, nan", lambda: groups(policy={"down": NAN}), ValueError, "nan for the group gamma_down"),
@@ -99,7 +104,8 @@ OPTIM = [
           ValueError, "LBFGS needs all gradients"),
     Wrong("Lion, sparse", lambda: Lion(sparse().parameters()).step(), ValueError, "(5, 3) is sparse", "sparse=False"),
     Wrong("Lion, betas", lambda: Lion(LINEAR.parameters(), betas=(0.9, 1.0)), ValueError, "two betas"),
-    Wrong("Lion, decay", lambda: Lion(LINEAR.parameters(), weight_decay=-0.1), ValueError, "lr and weight_decay of 0"),
+    Wrong("Lion, decay", lambda: Lion(LINEAR.parameters(), weight_decay=-0.1), ValueError,
+          "lr and weight_decay of 0"),
     Wrong("Muon, no matrices", lambda: make_optimizer("Muon", nn.Sequential(nn.Conv2d(3, 4, 3)), X), ValueError,
           "Muon trains hidden matrices", "Choose AdamW"),
     Wrong("Muon, parameters", lambda: Muon(LINEAR.parameters()),  # type: ignore[arg-type]
@@ -120,6 +126,10 @@ class OwnConv(nn.Conv2d):
     """A subclass whose forward may be anything."""
 
 
+def attention() -> nn.Module:
+    return with_input_bias(nn.MultiheadAttention(4, 1))
+
+
 def added(layer: Any, *parts: str) -> None:
     """Add parts to a layer, each of one element."""
     for part in parts:
@@ -131,15 +141,18 @@ LAYERS = [
             f"Linear, not into a {type(layer).__name__}")
       for layer in (nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), OwnConv(1, 1, 1))),
     *(Wrong(f"scalars, {part} twice", lambda part=part: added(scalar_affine(nn.Linear(2, 1)), part, part),
-            UnsupportedEditError, f"the layer already has its {part.replace('_', ' ')}") for part in ScalarAffine.PARTS),
+            UnsupportedEditError, f"the layer already has its {part.replace('_', ' ')}")
+      for part in ScalarAffine.PARTS),
     *(Wrong(f"activation, {part} twice", lambda part=part: added(ShiftedActivation(nn.ReLU()), part, part),
-            UnsupportedEditError, f"already has its {part.replace('_', ' ')}") for part in ("input_bias", "output_bias")),
-    Wrong("attention, input bias twice", lambda: added(with_input_bias(nn.MultiheadAttention(4, 1)), "input_bias", "input_bias"), UnsupportedEditError,
+            UnsupportedEditError, f"already has its {part.replace('_', ' ')}")
+      for part in ("input_bias", "output_bias")),
+    Wrong("attention, input bias twice", lambda: added(attention(), "input_bias", "input_bias"), UnsupportedEditError,
           "already has its input bias"),
-    Wrong("attention, output bias", lambda: added(with_input_bias(nn.MultiheadAttention(4, 1)), "output_bias"), UnsupportedEditError,
+    Wrong("attention, output bias", lambda: added(attention(), "output_bias"), UnsupportedEditError,
           "takes an input bias, no output bias"),
     *(Wrong(f"standardized, {type(layer).__name__} of one input", lambda layer=layer: scaled_std(layer),
-            UnsupportedEditError, "each output reads one value") for layer in (nn.Conv2d(4, 4, 1, groups=4), nn.Linear(1, 3))),
+            UnsupportedEditError, "each output reads one value") for layer in (nn.Conv2d(4, 4, 1, groups=4),
+            nn.Linear(1, 3))),
     Wrong("standardized, Conv1D", lambda: scaled_std(Conv1D(7, 4)), UnsupportedEditError,
           "convolutions and linear layers, not in a Conv1D"),
 ]  # fmt: skip
@@ -149,7 +162,8 @@ SCHEMES = [
           "partial_batch_norm(mean=maybe)", "fixup(biases=nope)", "layer_scale(init=small)", "skipinit(alpha=nan)",
           "zeroinit(dropout=1)", "ghost_batch_norm(size=big)", "ghost_batch_norm(size=0)",
           "batch_norm(initialization=hee)", "norm_on_skip(place=elsewhere)")),
-    Wrong("scheme lsuv without a batch", lambda: nl.convert(resnet_cifar(8), "lsuv"), UnsupportedEditError, "pass a batch"),
+    Wrong("scheme lsuv without a batch", lambda: nl.convert(resnet_cifar(8), "lsuv"), UnsupportedEditError,
+          "pass a batch"),
 ]  # fmt: skip
 TRANSFORMER = "normless:transformer(vocabulary=13, layers=1, width=8, heads=2, feed_forward=8)"
 MODELS = [
@@ -219,7 +233,8 @@ PROBES = [
     Wrong("probe, three parts", lambda: probed((*BATCH, None)), ValueError, "a batch of two", "got tuple of 3"),
     Wrong("probe, a loader", lambda: probed(DataLoader(TensorDataset(*BATCH))), ValueError, "got DataLoader",
           "next(iter(loader))"),
-    Wrong("probe, an argument", lambda: probed(BATCH, "activations(kinds='norm')"), ValueError, "does not take kinds"),
+    Wrong("probe, an argument", lambda: probed(BATCH, "activations(kinds='norm')"), ValueError,
+          "does not take kinds"),
     Wrong("ride, a name", lambda: RideAlong(["signals"], every(1)), ValueError, "There is no probe 'signals'"),
     Wrong("every step of none", lambda: every(0), ValueError, "every 1 or more steps, got 0"),
     Wrong("mixing, one example", lambda: mixing(LINEAR, 1, 2), ValueError, "that has length 1"),
@@ -249,9 +264,12 @@ TAKERS: dict[str, Callable[[Any], object]] = {
     "diagnose": lambda model: nl.diagnose(model, BATCH),
 }
 INPUTS = [
+    Wrong("recomputation in no segments", lambda: nl.recompute_blocks(resnet_cifar(8), segments=0), ValueError,
+          "segments to be 1 or more"),
     Wrong("batch of other channels", lambda: not_taken((X[:, :2], LABELS)), InputsError, "Sequential", "[4, 2, 8, 8]",
           "RuntimeError", "channels"),
-    Wrong("batch of text", lambda: not_taken(("text", LABELS)), InputsError, "Sequential does not take arguments str"),
+    Wrong("batch of text", lambda: not_taken(("text", LABELS)), InputsError,
+          "Sequential does not take arguments str"),
     Wrong("class 7", lambda: not_taken((X, LABELS + 6)), InputsError, "cross_entropy", "[4, 2], [4]", "IndexError"),
     Wrong("three labels", lambda: not_taken((X, LABELS[:3])), InputsError,
           "cross_entropy does not take arguments [4, 2], [3]", "ValueError"),
@@ -261,8 +279,10 @@ INPUTS = [
       for name, take in TAKERS.items() for given in (nn.Linear, None, torch.relu)),
 ]  # fmt: skip
 HEALTH = [
-    Wrong(f"health, {words}", lambda batches=batches: nl.diagnose_trained(nn.Linear(3, 3), batches), InputsError, words)
+    Wrong(f"health, {words}", lambda batches=batches: nl.diagnose_trained(nn.Linear(3, 3), batches), InputsError,
+          words)
     for batches, words in (
         ([], "got none"), (3, "DataLoader"), ([["a", "b"]], "batches of tensors"),
         ([(torch.ones(1), torch.ones(1), torch.ones(1))], "batch of two"), ([torch.randn(4, 9)], "does not take"))
 ]  # fmt: skip
+ERRORS = [*MAPS, *OPTIM, *LAYERS, *SCHEMES, *MODELS, *PROBES, *INPUTS, *HEALTH]

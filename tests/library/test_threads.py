@@ -271,10 +271,11 @@ class Interrupting(Network):
 def test_an_interrupted_call_gives_everything_back(name: str) -> None:
     with torch.random.fork_rng(devices=[]):
         model = Interrupting()
-    before = state_of(model)
+    before, attributes = state_of(model), [*vars(model)]
     with pytest.raises(KeyboardInterrupt):
         CALLS[name](model)
     assert changed(before, state_of(model)) == []
+    assert [*vars(model)] == attributes
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
 

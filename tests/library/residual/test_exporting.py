@@ -118,27 +118,23 @@ def test_a_slice_of_a_sequential_is_none_of_the_networks_modules() -> None:
     assert modules_around(node) == ("", "features.block", "features.block.norm")
 
 
-class Lengths(nn.Module):
-    """Sequences padded to the longest of them; the lengths are numbers in a tensor."""
+def padded(m: Any, x: Tensor, lengths: Tensor) -> Tensor:
+    """Sequences padded to the longest of them; the lengths are numbers in a tensor; a layer for long ones."""
+    x = m.stem(x)
+    mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
+    x = x + m.f(m.norm(x)).relu() * mask[..., None]
+    if hasattr(m, "g") and bool((lengths > 4).any()):
+        x = x + m.g(x)
+    return x
 
-    def __init__(self, *, experts: bool = False) -> None:
-        super().__init__()
-        self.stem, self.f = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.g = nn.Linear(WIDTH, WIDTH) if experts else None
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        x = self.stem(x)
-        mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
-        x = x + self.f(self.norm(x)).relu() * mask[..., None]
-        if self.g is not None and bool((lengths > 4).any()):
-            x = x + self.g(x)
-        return x
+def of_lengths(names: str = "stem f") -> Any:
+    return Written(padded, **linear_layers(names, WIDTH), norm=nn.LayerNorm(WIDTH))
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_lengths_in_tensors_are_those_of_the_example_inputs(training: bool) -> None:
-    model, x, lengths = Lengths().train(training), torch.randn(2, 5, WIDTH), torch.tensor([3, 5])
+    model, x, lengths = of_lengths().train(training), torch.randn(2, 5, WIDTH), torch.tensor([3, 5])
     before = deepcopy(model.state_dict())
     mapped = residual_map(model, x, lengths)
     assert [block.branch for block in mapped.blocks] == [("f",)]
@@ -152,7 +148,7 @@ def test_lengths_in_tensors_are_those_of_the_example_inputs(training: bool) -> N
 
 
 def test_layers_that_other_values_would_run_are_unresolved() -> None:
-    model, x = Lengths(experts=True), torch.randn(2, 5, WIDTH)
+    model, x = of_lengths("stem f g"), torch.randn(2, 5, WIDTH)
     short, long = torch.tensor([3, 4]), torch.tensor([3, 5])
     (skipped,) = residual_map(model, x[:, :4], short).unresolved
     assert skipped.path == "g"
@@ -163,7 +159,7 @@ def test_layers_that_other_values_would_run_are_unresolved() -> None:
     assert [block.branch for block in residual_map(model, x, long).blocks] == [("f",), ("g",)]
 
 
-def padded(m: Any, *images: Tensor) -> Tensor:
+def images_padded(m: Any, *images: Tensor) -> Tensor:
     """Images of several sizes in one batch, written into zeros, as detection models do it."""
     x = images[0].new_zeros(len(images), 3, 8, 8)
     for place, image in zip(x, images, strict=True):
@@ -175,7 +171,7 @@ def padded(m: Any, *images: Tensor) -> Tensor:
 def test_what_is_written_into_a_new_tensor_is_read_from_it() -> None:
     images = torch.randn(3, 8, 8), torch.randn(3, 6, 5)
     convolutions = {"stem": nn.Conv2d(3, 4, 3, padding=1), "f": nn.Conv2d(4, 4, 3, padding=1)}
-    model: Any = Written(padded, **convolutions, norm=nn.BatchNorm2d(4))
+    model: Any = Written(images_padded, **convolutions, norm=nn.BatchNorm2d(4))
     mapped = residual_map(model, *images, strict=True)
     assert [block.branch for block in mapped.blocks] == [("f",)]
     net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", *images)
@@ -183,25 +179,18 @@ def test_what_is_written_into_a_new_tensor_is_read_from_it() -> None:
     torch.testing.assert_close(net(*images), y + model.f(y))
 
 
-class HooksItself(nn.Module):
+def hooking(m: Any, x: Tensor) -> Tensor:
     """Installs a hook in its first forward pass, as transformers does to collect hidden states."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.f, self.is_hooked = nn.Linear(WIDTH, WIDTH), False
-
-    def forward(self, x: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-        if not self.is_hooked:
-            self.f.register_forward_hook(lambda module, inputs, output: self.seen.append(output))
-            self.is_hooked = True
-        self.seen = seen
-        x = x + self.f(x)
-        return x * len(seen)
+    m.seen = seen = list[Tensor]()
+    if not m.is_hooked:
+        m.f.register_forward_hook(lambda module, inputs, output: m.seen.append(output))
+        m.is_hooked = True
+    return (x + m.f(x)) * len(seen)
 
 
 def test_hooks_that_a_network_installs_itself_are_installed_once() -> None:
-    model, x = HooksItself(), torch.randn(2, WIDTH)
+    model, x = Written(hooking, **linear_layers("f", WIDTH)), torch.randn(2, WIDTH)
+    model.is_hooked = False
     assert residual_map(model, x).depth == 1
     torch.testing.assert_close(model(x), x + model.f(x))
 
