@@ -48,33 +48,35 @@ def one_block(norm: nn.Module, **further: nn.Module | nn.Parameter) -> Written:
     )  # fmt: skip
 
 
-PLAIN = {f"{path}.{kind}": group for path in ("stem", "conv", "head") for kind, group in
-         [("weight", "weights"), ("bias", "biases")]}  # fmt: skip
+def table(text: str, prefix: str = "") -> dict[str, str]:
+    """The group of each name in `GROUP: NAME NAME; GROUP: NAME`."""
+    parts = [part.split(": ") for part in text.split("; ") if part]
+    return {f"{prefix}{name}": group for group, names in parts for name in names.split()}
 
 
+PLAIN = table("weights: stem.weight conv.weight head.weight; biases: stem.bias conv.bias head.bias")
 NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "fused batch norm": (lambda: BatchNormAct2d(8), "weight: gamma_last; bias: biases"),
-    "layer norm of images": (lambda: LayerNorm2d(8), "weight: gamma_last; bias: biases"),
-    "filter response": (lambda: FilterResponseNormTlu2d(8), "weight: gamma_last; bias: biases; tau: biases"),
-    "EvoNorm": (lambda: EvoNorm2dS0(8, groups=2), "weight: gamma_last; bias: biases; v: biases"),
-    "global response": (lambda: GlobalResponseNorm(8, channels_last=False), "weight: gamma_last; bias: biases"),
-    "T5": (lambda: of_tokens(T5LayerNorm(8)), "inner.weight: gamma_last"),
-    "by hand": (root_mean_square, "factor: gamma_last; shift: biases"),
+    "fused batch norm": (lambda: BatchNormAct2d(8), "gamma_last: weight; biases: bias"),
+    "layer norm of images": (lambda: LayerNorm2d(8), "gamma_last: weight; biases: bias"),
+    "filter response": (lambda: FilterResponseNormTlu2d(8), "gamma_last: weight; biases: bias tau"),
+    "EvoNorm": (lambda: EvoNorm2dS0(8, groups=2), "gamma_last: weight; biases: bias v"),
+    "global response": (lambda: GlobalResponseNorm(8, channels_last=False), "gamma_last: weight; biases: bias"),
+    "T5": (lambda: of_tokens(T5LayerNorm(8)), "gamma_last: inner.weight"),
+    "by hand": (root_mean_square, "gamma_last: factor; biases: shift"),
     "frozen": (lambda: FrozenBatchNorm2d(8), ""),
     "without γ": (lambda: nn.BatchNorm2d(8, affine=False), ""),
-    "group": (lambda: nn.GroupNorm(2, 8), "weight: gamma_last; bias: biases"),
-    "instance": (lambda: nn.InstanceNorm2d(8, affine=True), "weight: gamma_last; bias: biases"),
-    "sync": (lambda: nn.SyncBatchNorm(8).eval(), "weight: gamma_last; bias: biases"),
-    "slopes": (lambda: nn.PReLU(8), "weight: rest"),
-    "one slope": (nn.PReLU, "weight: rest"),
+    "group": (lambda: nn.GroupNorm(2, 8), "gamma_last: weight; biases: bias"),
+    "instance": (lambda: nn.InstanceNorm2d(8, affine=True), "gamma_last: weight; biases: bias"),
+    "sync": (lambda: nn.SyncBatchNorm(8).eval(), "gamma_last: weight; biases: bias"),
+    "slopes": (lambda: nn.PReLU(8), "rest: weight"),
+    "one slope": (nn.PReLU, "rest: weight"),
 }
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_a_norm_is_known_by_what_it_computes(name: str) -> None:
-    make, stated = NORMS[name]
-    expected = [part.split(": ") for part in stated.split("; ") if part]
-    assert roles(one_block(make()), images(8)) == PLAIN | {f"norm.{path}": group for path, group in expected}
+    make, expected = NORMS[name]
+    assert roles(one_block(make()), images(8)) == PLAIN | table(expected, "norm.")
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -96,17 +98,10 @@ def test_packed_attention() -> None:
 
     attention = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
     model = Written(forward, norm=nn.LayerNorm(8), attention=attention, temperature=nn.Parameter(torch.ones(())))
-    assert roles(model, torch.zeros(2, 5, 8)) == {
-        "norm.weight": "gamma_last",
-        "norm.bias": "biases",
-        "attention.in_proj_weight": "weights",
-        "attention.in_proj_bias": "biases",
-        "attention.out_proj.weight": "weights",
-        "attention.out_proj.bias": "biases",
-        "attention.bias_k": "biases",
-        "attention.bias_v": "biases",
-        "temperature": "temperatures",
-    }
+    assert roles(model, torch.zeros(2, 5, 8)) == table(
+        "gamma_last: norm.weight; temperatures: temperature; "
+        "weights: attention.in_proj_weight attention.out_proj.weight; biases: norm.bias attention.in_proj_bias attention.out_proj.bias attention.bias_k attention.bias_v"
+    )
 
 
 def test_parameters_that_no_layer_reads() -> None:
@@ -120,24 +115,12 @@ def test_parameters_that_no_layer_reads() -> None:
     parameters = {name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
     found = roles(one_block(root_mean_square(), idle=idle, **parameters), images(8))
     assert {
-        name: group for name, group in found.items() if not name.startswith(("stem", "conv", "head", "norm"))
-    } == {
-        "idle.norm.weight": "gamma_other",
-        "idle.norm.bias": "biases",
-        "idle.own.factor": "gamma_other",
-        "idle.own.shift": "biases",
-        "idle.conv.weight": "weights",
-        "idle.conv.bias": "biases",
-        "idle.slopes.weight": "rest",
-        "idle.cell.weight_ih": "weights",
-        "idle.cell.weight_hh": "weights",
-        "idle.cell.bias_ih": "biases",
-        "idle.cell.bias_hh": "biases",
-        "token": "rest",
-        "matrix": "weights",
-        "vector": "rest",
-        "relative_bias_table": "biases",
-    }
+        name: one for name, one in found.items() if not name.startswith(("stem", "conv", "head", "norm"))
+    } == table(
+        "gamma_other: idle.norm.weight idle.own.factor; weights: idle.conv.weight matrix idle.cell.weight_ih "
+        "idle.cell.weight_hh; rest: idle.slopes.weight token vector; biases: idle.norm.bias idle.own.shift "
+        "idle.conv.bias idle.cell.bias_ih idle.cell.bias_hh relative_bias_table"
+    )
 
 
 def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> None:
@@ -154,15 +137,7 @@ def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> 
     parameters = {name: nn.Parameter(value) for name, value in values.items()}
     position, stem = nn.Parameter(torch.zeros(1, 3, 8)), nn.Linear(8, 8, bias=False)
     model = Written(forward, stem=stem, head=nn.Linear(8, 2), position=position, **parameters)
-    assert roles(model, torch.randn(2, 3, 8)) == {
-        "stem.weight": "weights",
-        "head.weight": "weights",
-        "head.bias": "biases",
-        "weight": "weights",
-        "bias_free": "biases",
-        "a_2": "gamma_other",
-        "b_2": "biases",
-        "bias_of_gain": "gamma_last",
-        "gain_of_bias": "biases",
-        "position": "rest",
-    }
+    assert roles(model, torch.randn(2, 3, 8)) == table(
+        "weights: stem.weight head.weight weight; biases: head.bias bias_free b_2 gain_of_bias; gamma_other: a_2; "
+        "gamma_last: bias_of_gain; rest: position"
+    )
