@@ -100,7 +100,8 @@ def test_packed_attention() -> None:
     model = Written(forward, norm=nn.LayerNorm(8), attention=attention, temperature=nn.Parameter(torch.ones(())))
     assert roles(model, torch.zeros(2, 5, 8)) == table(
         "gamma_last: norm.weight; temperatures: temperature; "
-        "weights: attention.in_proj_weight attention.out_proj.weight; biases: norm.bias attention.in_proj_bias attention.out_proj.bias attention.bias_k attention.bias_v"
+        "weights: attention.in_proj_weight attention.out_proj.weight; "
+        "biases: norm.bias attention.in_proj_bias attention.out_proj.bias attention.bias_k attention.bias_v"
     )
 
 
@@ -114,9 +115,8 @@ def test_parameters_that_no_layer_reads() -> None:
     shapes = {"token": (1, 1, 8), "matrix": (3, 5), "vector": (5,), "relative_bias_table": (3, 5)}
     parameters = {name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
     found = roles(one_block(root_mean_square(), idle=idle, **parameters), images(8))
-    assert {
-        name: one for name, one in found.items() if not name.startswith(("stem", "conv", "head", "norm"))
-    } == table(
+    rest = {name: group for name, group in found.items() if not name.startswith(("stem", "conv", "head", "norm"))}
+    assert rest == table(
         "gamma_other: idle.norm.weight idle.own.factor; weights: idle.conv.weight matrix idle.cell.weight_ih "
         "idle.cell.weight_hh; rest: idle.slopes.weight token vector; biases: idle.norm.bias idle.own.shift "
         "idle.conv.bias idle.cell.bias_ih idle.cell.bias_hh relative_bias_table"
