@@ -109,17 +109,6 @@ def test_networks_without_values_and_graph_modules_convert(scheme: str) -> None:
     assert torch.isfinite(net(IMAGES)).all()
 
 
-def test_a_converted_network_needs_no_inputs_a_second_time() -> None:
-    net = nl.convert(Network(), "skipinit", IMAGES)
-    rates = {"lr": 0.1, "weight_decay": 1e-4}
-    expected = [(group["name"], len(group["params"])) for group in nl.param_groups(net, IMAGES, **rates)]
-    assert ("scalars", 2) in expected
-    copies = [net, deepcopy(net), pickle.loads(pickle.dumps(net)), torch.compile(net, backend="eager")]
-    for one in (*copies, nn.DataParallel(net)):
-        assert [(group["name"], len(group["params"])) for group in nl.param_groups(one, **rates)] == expected
-    assert nl.residual_map(net) == nl.residual_map(net, IMAGES)
-
-
 def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:
     class Targets(Network):
         def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:

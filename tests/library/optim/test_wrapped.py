@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,10 @@ def with_opacus(net: nn.Module) -> Any:
 
 
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
+    "itself": lambda net: net,
+    "copied": deepcopy,
+    "pickled": lambda net: pickle.loads(pickle.dumps(net)),
+    "DataParallel": nn.DataParallel,
     "DistributedDataParallel": DistributedDataParallel,
     "compiled": compiled,
     "compiled in DistributedDataParallel": lambda net: DistributedDataParallel(compiled(net)),
@@ -75,6 +81,7 @@ def test_the_groups_of_a_wrapped_network_are_the_networks(name: str) -> None:
     net = nl.convert(Network(), "skipinit", IMAGES)
     wrapped = WRAPPERS[name](net)
     assert_groups(nl.param_groups(wrapped, **RATES), wrapped)
+    assert nl.residual_map(net) == nl.residual_map(net, IMAGES)
 
 
 @pytest.mark.usefixtures("_alone")
