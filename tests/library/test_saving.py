@@ -219,26 +219,19 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     assert file.read_text() == "mine"
 
 
-def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    """What changes the recipe in a folder."""
-
-    def apply(folder: Path) -> None:
-        values = json.loads((folder / "recipe.json").read_text())
-        change(values)
-        (folder / "recipe.json").write_text(json.dumps(values))
-
-    return apply
+def edit(folder: Path, **values: Any) -> None:
+    """Change values of the recipe; None takes one away."""
+    recipe = json.loads((folder / "recipe.json").read_text()) | values
+    written = {name: value for name, value in recipe.items() if value is not None or name not in values}
+    (folder / "recipe.json").write_text(json.dumps(written))
 
 
-def reweighed(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
-    """What changes the weights in a folder."""
-
-    def apply(folder: Path) -> None:
-        tensors = load_file(folder / "model.safetensors")
-        change(tensors)
-        save_file(tensors, folder / "model.safetensors")
-
-    return apply
+def reweigh(folder: Path, **tensors: Tensor) -> None:
+    """Change weights."""
+    changed = load_file(folder / "model.safetensors") | {
+        name.replace("__", "."): one for name, one in tensors.items()
+    }
+    save_file(changed, folder / "model.safetensors")
 
 
 BROKEN: list[tuple[Callable[[Path], object], str]] = [
@@ -246,20 +239,17 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors cannot be read"),
     (lambda folder: (folder / "model.safetensors").write_bytes(b"no weights"), "model.safetensors cannot be read"),
     (lambda folder: (folder / "recipe.json").write_text("{"), "is not the JSON text that normless writes"),
-    (edited(lambda values: values.update(format=99)), "written by a later version of normless"),
-    (edited(lambda values: values.pop("scheme")), "scheme is not as normless writes it"),
-    (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
-    (edited(lambda values: values.update(model="normless:none")), "normless has no network 'none'"),
-    (edited(lambda values: values.update(model="nowhere.py:model")), "recipe.json names code, .*nowhere.py:model"),
+    (lambda folder: edit(folder, format=99), "written by a later version of normless"),
+    (lambda folder: edit(folder, scheme=None), "scheme is not as normless writes it"),
+    (lambda folder: edit(folder, scheme="fixupp"), "There is no scheme 'fixupp'"),
+    (lambda folder: edit(folder, model="normless:none"), "normless has no network 'none'"),
+    (lambda folder: edit(folder, model="nowhere.py:model"), "recipe.json names code, .*nowhere.py:model"),
     (
-        edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
+        lambda folder: edit(folder, model="normless:resnet_cifar(depth=14)"),
         r"resnet_cifar\(depth=14\) .*\d+ are not in the file",
     ),
-    (reweighed(lambda tensors: tensors.update(more=torch.ones(1))), "1 are not in the network, the first more"),
-    (
-        reweighed(lambda tensors: tensors.update({"classifier.bias": torch.ones(3)})),
-        "1 differ in shape, the first classifier.bias",
-    ),
+    (lambda folder: reweigh(folder, more=torch.ones(1)), "1 are not in the network, the first more"),
+    (lambda folder: reweigh(folder, classifier__bias=torch.ones(3)), "1 differ in shape, the first classifier.bias"),
 ]
 
 
@@ -274,8 +264,8 @@ def test_what_does_not_fit_is_told(breaks: Callable[[Path], object], said: str, 
 
 def test_weights_that_do_not_fit_name_the_version_they_came_from(tmp_path: Path) -> None:
     nl.save(nl.convert(build_model(FOREIGN), "skipinit", IMAGES), tmp_path, FOREIGN, example_inputs=IMAGES)
-    reweighed(lambda tensors: tensors.update(more=torch.ones(1)))(tmp_path)
-    edited(lambda values: values["versions"].update(timm="0.1"))(tmp_path)
+    reweigh(tmp_path, more=torch.ones(1))
+    edit(tmp_path, versions=json.loads((tmp_path / "recipe.json").read_text())["versions"] | {"timm": "0.1"})
     with pytest.raises(nl.RecipeError, match=r"It was saved with timm 0.1 \(now \d.*\)\.$"):
         nl.load(tmp_path)
 
