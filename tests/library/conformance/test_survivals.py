@@ -1,6 +1,6 @@
-"""A converted network is an ordinary module: its classes and keys, other processes, checkpoints of activations, DDP.
+"""A converted network is an ordinary module: in other processes, with checkpoints of activations, in DDP.
 
-Copies, files, types, the compiler and exporters are tried by the matrix.
+Copies, files, types, the compiler and exporters are tried by the matrix; goldens list classes and keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torchvision.models.resnet import BasicBlock
 
-NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.LayerNorm)
 SURVIVORS = [("ResNetV1", "fixup"), ("cifar 8", "fixup"), ("cifar 8", "batch_norm_sqrt2"), ("ViT", "skipinit")]
 survivors = pytest.mark.parametrize(("network", "converted_by"), SURVIVORS)
 
@@ -50,22 +49,6 @@ def loss_and_gradients(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
     found = {name: parameter.grad for name, parameter in net.named_parameters() if parameter.grad is not None}
     assert found
     return found | {"loss": loss.detach()}
-
-
-@survivors
-def test_class_and_weight_keys(network: str, converted_by: str) -> None:
-    model, net = subject(network).model, survivor(network, converted_by)
-    norms = [path for path, module in model.named_modules() if isinstance(module, NORM_TYPES)]
-    for path, module in model.named_modules():
-        if path not in norms and any(True for _ in module.parameters()):
-            assert isinstance(net.get_submodule(path), type(module)), path
-    stay = converted_by == "batch_norm_sqrt2"
-    old, new = model.state_dict(), net.state_dict()
-    kept = {name: value.shape for name, value in old.items() if stay or name.rpartition(".")[0] not in norms}
-    assert kept
-    assert {name: value.shape for name, value in new.items() if name in kept} == kept
-    if stay:
-        assert list(new) == list(old)
 
 
 def test_pickle_in_a_process_that_converted_nothing(tmp_path: Path) -> None:
