@@ -73,3 +73,10 @@ def test_arguments_come_one_by_one_or_as_one_value(name: str) -> None:
     ):
         with pytest.raises(InputsError, match=words):
             found(example_inputs=inputs)
+
+
+def test_the_error_of_a_layer_is_told_with_the_shapes() -> None:
+    mapped = nl.residual_map(nn.Conv2d(3, 4, 3), torch.randn(4, 3, 5, 5))
+    with pytest.raises(InputsError, match=r"Conv2d .* \[4, 2, 5, 5\], RuntimeError: .*channels") as caught:
+        nl.probe(nn.Conv2d(3, 4, 3), (torch.randn(4, 2, 5, 5), torch.ones(4)), residual_map=mapped)
+    assert isinstance(caught.value.__cause__, RuntimeError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
+from normless.errors import UnsupportedEditError
 from normless.nn import ScalarAffine, ShiftedActivation, scalar_affine
 from normless.nn.affine import (
     ScalarConv1d,
@@ -22,7 +24,9 @@ from normless.nn.affine import (
     one_element,
     outputs_of,
     takes_scalars,
+    with_input_bias,
 )
+from normless.nn.standardized import scaled_std
 
 CONVOLUTION: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 PARTS = ("multiplier", "layer_scale", "input_bias", "output_bias")
@@ -176,3 +180,35 @@ def test_the_input_passes_before_first_and_then_the_input_bias() -> None:
     layer.add_part("input_bias", torch.tensor([0.7]))
     x = torch.randn(5, 3)
     torch.testing.assert_close(layer(x), F.linear(torch.relu(x) + 0.7, layer.weight, layer.bias))
+
+
+class OwnConv(nn.Conv2d):
+    """A subclass whose forward may be anything."""
+
+
+def added(layer: Any, *parts: str) -> None:
+    for part in parts:
+        layer.add_part(part, torch.ones(1))
+
+
+def attention() -> nn.Module:
+    return with_input_bias(nn.MultiheadAttention(4, 1))
+
+
+OTHERS = (nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), OwnConv(1, 1, 1))
+NARROW = (nn.Conv2d(4, 4, 1, groups=4), nn.Linear(1, 3))
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    *((lambda one=one: scalar_affine(one), f"Linear, not into a {type(one).__name__}") for one in OTHERS),  # type: ignore[misc]
+    *((lambda one=one: scaled_std(one), "each output reads one value") for one in NARROW),  # type: ignore[misc]
+    (lambda: scaled_std(Conv1D(7, 4)), "in convolutions and linear layers, not in a Conv1D"),
+    *((lambda part=part: added(scalar_affine(nn.Linear(2, 1)), part, part), "already has its") for part in PARTS),  # type: ignore[misc]
+    *((lambda part=part: added(ShiftedActivation(nn.ReLU()), part, part), "already has its") for part in PARTS[2:]),  # type: ignore[misc]
+    (lambda: added(attention(), "input_bias", "input_bias"), "already has its input bias"),
+    (lambda: added(attention(), "output_bias"), "takes an input bias, no output bias"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), REFUSED)
+def test_layers_without_a_place_for_it_are_refused(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(UnsupportedEditError, match=said):
+        call()
