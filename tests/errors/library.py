@@ -167,10 +167,10 @@ MODELS = [
           ("normless:resnet(depth=34, stride_on=conv1)", "depth=34 with stride_on='conv1'"))),
     *(Wrong(f"classifier {text}", lambda text=text: text_classifier(text), ValueError, *words)
       for text, *words in (
-          ("brt(hidden_size=32)", "transformers has no kind of model 'brt'", "Did you mean bert?", "Examples are bert"),
+          ("brt(hidden_size=32)", "transformers has no kind of model 'brt'", "Did you mean bert?"),
           ("bert(hidden_size='inf')", "transformers", "bert", "hidden_size"),
           ("bert(hidden=32)", "configuration of bert in transformers has no setting hidden", "hidden_size"),
-          ("bert(hidden_size=30, num_attention_heads=4)", "transformers cannot build bert", "classifier of sentences"),
+          ("bert(hidden_size=30, num_attention_heads=4)", "transformers cannot build bert", "of sentences"),
           ("clip", "transformers cannot build clip as a classifier of sentences"),
           ("no/such/folder", "There is no file", "config.json", "Nothing is downloaded"),
           ("nowhere.json", "There is no file nowhere.json"))),
@@ -239,7 +239,7 @@ INPUTS = [
 HEALTH = [
     Wrong(f"health, {words}", lambda batches=batches: nl.diagnose_trained(nn.Linear(3, 3), batches), error, words)
     for batches, error, words in (
-        ([], InputsError, "got none"), (3, InputsError, "DataLoader"), ([["a", "b"]], InputsError, "batches of tensors"),
+        ([], InputsError, "got none"), (3, InputsError, "DataLoader"), ([["a", "b"]], InputsError, "of tensors"),
         ([(torch.ones(1),) * 3], ValueError, "batch of two"), ([torch.randn(4, 9)], InputsError, "does not take"))
 ]  # fmt: skip
 ERRORS = [*MAPS, *OPTIM, *SCHEMES, *MODELS, *PROBES, *INPUTS, *HEALTH]
