@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from command_outputs import check_output
-from jsonschema import Draft202012Validator
+from sarif_schema import SARIF
 
 from normless.cli import main
 
-SARIF = Draft202012Validator(json.loads(Path(__file__).with_name("sarif.schema.json").read_text("utf-8")))
 NETS = """import torch
 from torch import nn
 
