@@ -39,23 +39,6 @@ def said(capsys: Capture, *words: str) -> dict[str, Any]:
     return printed
 
 
-@pytest.mark.slow
-def test_fixup_of_resnet50_has_the_published_counts_and_is_read_back(tmp_path: Path, capsys: Capture) -> None:
-    facts = said(capsys, "convert", "torchvision:resnet50", "--scheme", "fixup", "--out", str(tmp_path))
-    assert facts["parameters"] == {"before": 25_557_032, "after": 25_504_026}
-    assert (facts["multipliers"], facts["scalar_biases"], facts["norms_left"]) == (16, 98, [])
-    # 16 branches of 3 layers: L^(-1/(2m - 2)) = 16^(-1/4).
-    assert facts["changes"]["RescaleBranches(gain=1.0)"] == {"count": 48, "what": {"weight × 0.5": 48}}
-    assert facts["input"] == [2, 3, 224, 224]
-    assert facts["files"] == [str(tmp_path / "model.safetensors"), str(tmp_path / "recipe.json")]
-    read = said(capsys, "inspect", str(tmp_path), "--image", "3", "64", "64")
-    assert (read["converted_by"], read["depth"], read["unresolved"], read["schemes"]) == ("fixup", 16, [], {})
-    assert read["totals"]["norms_by_role"] == {}
-    sizes = {group["name"]: (group["tensors"], group["parameters"]) for group in read["totals"]["parameters"]}
-    assert sizes["scalars"] == (114, 114)
-    assert sum(parameters for _, parameters in sizes.values()) == 25_504_026
-
-
 def test_the_text_tells_the_edits_the_counts_and_the_files(tmp_path: Path, capsys: Capture) -> None:
     assert main(["convert", CIFAR, "--scheme", "skipinit", "--out", str(tmp_path / "net")]) == 0
     lines = capsys.readouterr().out.splitlines()
