@@ -115,30 +115,6 @@ def test_logits_and_gradients_are_those_of_torchs_layers(norm: Norm) -> None:
 # --- shapes, masks, cache ----------------------------------------------------------------------------------------
 
 
-@given(norm=NORMS, lengths=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=2, max_size=4))
-@settings(deadline=None, max_examples=15)
-def test_a_batch_is_its_sentences_and_padding_is_not_looked_at(norm: Norm, lengths: list[tuple[int, int]]) -> None:
-    model = small(norm)
-    pairs = [(words(1, source), words(1, target)) for source, target in lengths]
-    sources, targets = (
-        torch.cat([F.pad(pair[side], (0, 6 - pair[side].shape[1])) for pair in pairs]) for side in (0, 1)
-    )
-    together = model(sources, targets)
-    for row, (source, target) in enumerate(pairs):
-        torch.testing.assert_close(together[row, : target.shape[1]], model(source, target)[0], rtol=1e-9, atol=1e-9)
-
-
-@given(norm=NORMS, at=st.integers(1, 5))
-@settings(deadline=None, max_examples=10)
-def test_no_position_sees_a_later_one(norm: Norm, at: int) -> None:
-    model, source, target = small(norm), words(2, 4), words(2, 6)
-    other = target.clone()
-    other[:, at:] = torch.where(target[:, at:] == 1, 2, 1)
-    one, two = model(source, target), model(source, other)
-    assert torch.equal(one[:, :at], two[:, :at])
-    assert not torch.isclose(one[:, at:], two[:, at:]).all(-1).any()
-
-
 @given(norm=NORMS, steps=st.lists(st.integers(1, 4), min_size=1, max_size=5))
 @settings(deadline=None, max_examples=20)
 def test_cached_decoding_equals_the_uncached(norm: Norm, steps: list[int]) -> None:
