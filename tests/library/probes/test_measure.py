@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 
@@ -125,13 +126,9 @@ def trained(ride: RideAlong | None, steps: int = 6) -> tuple[nn.Module, list[flo
     inputs, targets = batch()
     for step in range(1, steps + 1):
         optimizer.zero_grad()
-        if ride is None:
+        with nullcontext() if ride is None else ride.during(step, model, found, targets):
             loss = F.cross_entropy(model(inputs), targets)
             loss.backward()
-        else:
-            with ride.during(step, model, found, targets):
-                loss = F.cross_entropy(model(inputs), targets)
-                loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return model, losses
