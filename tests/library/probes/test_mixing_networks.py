@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import timm
@@ -11,37 +12,29 @@ from gallery import ROWS
 from matrix.case import Subject
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
+from written_networks import Written
 
 import normless as nl
 from normless.nn import AlternatingBatchNorm2d, GhostBatchNorm2d, PartialBatchNorm2d
 
 
-class SequenceFirst(nn.Module):
+def sequence_first(mixing: bool) -> nn.Module:
     """A transformer whose layers see (T, B, C), the batch on axis 1, or on axis 0, where it mixes."""
-
-    def __init__(self, *, mixing: bool) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=mixing)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.encoder(x.transpose(0, 1)).transpose(0, 1)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=mixing)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return Written(lambda m, x: m.encoder(x.transpose(0, 1)).transpose(0, 1), encoder=encoder)
 
 
-class Windows(nn.Module):
+def windows(crossing: bool) -> nn.Module:
     """Attention inside windows: (B, T, C) to (B·T/2, 2, C) and back, or in windows that cross examples."""
 
-    def __init__(self, *, crossing: bool) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.crossing = crossing
+    def forward(m: Any, x: Tensor) -> Tensor:
+        parts = x.transpose(0, 1) if crossing else x
+        folded = parts.reshape(-1, 2, x.shape[-1])
+        folded = m.attention(folded, folded, folded)[0].reshape(parts.shape)
+        return x + (folded.transpose(0, 1) if crossing else folded)  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor) -> Tensor:
-        windows = x.transpose(0, 1) if self.crossing else x
-        shape = windows.shape
-        windows = windows.reshape(-1, 2, x.shape[-1])
-        windows = self.attention(windows, windows, windows)[0].reshape(shape)
-        return x + (windows.transpose(0, 1) if self.crossing else windows)
+    return Written(forward, attention=nn.MultiheadAttention(8, 2, batch_first=True))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -69,10 +62,10 @@ def test_batch_norms_mix_in_training_only(norm: Callable[[int], nn.Module], trai
 @pytest.mark.parametrize(
     ("model", "culprits"),
     [
-        (SequenceFirst(mixing=False), []),
-        (SequenceFirst(mixing=True), ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
-        (Windows(crossing=False), []),
-        (Windows(crossing=True), [""]),
+        (sequence_first(False), []),
+        (sequence_first(True), ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
+        (windows(False), []),
+        (windows(True), [""]),
         (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), []),
         (nn.LSTM(8, 8, batch_first=True), []),
         (nn.LSTM(8, 8), [""]),
@@ -113,27 +106,22 @@ def test_one_field_of_an_output_that_mixes() -> None:
     assert [module.path for module in found.modules] == [""]
 
 
-class Experts(nn.Module):
+def experts(capacity: int | None = None) -> nn.Module:
     """Every token goes to one expert; the number of tokens there changes the rounding of its sums."""
 
-    def __init__(self, *, capacity: int | None = None) -> None:
-        super().__init__()
-        self.router = nn.Linear(96, 3)
-        self.experts = nn.ModuleList(nn.Linear(96, 96) for _ in range(3))
-        self.capacity = capacity
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
-        chosen = self.router(tokens).argmax(1)
-        output = torch.zeros_like(tokens)
-        for index, expert in enumerate(self.experts):
-            sent = (chosen == index).nonzero().flatten()[: self.capacity]
+        chosen, output = m.router(tokens).argmax(1), torch.zeros_like(tokens)
+        for index, expert in enumerate(m.experts):
+            sent = (chosen == index).nonzero().flatten()[:capacity]
             output[sent] = expert(tokens[sent])
         return (tokens + output).view_as(x)
+
+    return Written(forward, router=nn.Linear(96, 3), experts=nn.ModuleList(nn.Linear(96, 96) for _ in range(3)))
 
 
 def test_experts_mix_only_where_tokens_compete_for_them() -> None:
     inputs = torch.randn(4, 9, 96)
-    assert not nl.mixes_examples(nn.Sequential(Experts(), Experts()), inputs)
-    crowded = nl.mixes_examples(nn.Sequential(Experts(), Experts(capacity=3)), inputs)
+    assert not nl.mixes_examples(nn.Sequential(experts(), experts()), inputs)
+    crowded = nl.mixes_examples(nn.Sequential(experts(), experts(3)), inputs)
     assert [module.path for module in crowded.modules] == ["1"]
