@@ -40,10 +40,6 @@ class Words(nn.Module):
         f = self.mix(self.norm(h))
         return h + (f if mask is None else f * mask)
 
-def plain():
-    from normless.models import wide_resnet
-    return wide_resnet(depth=10, in_channels=1)
-
 def words(by_name=False):
     print("a word from the file")
     ids, mask = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 5, 1)
@@ -59,12 +55,6 @@ class Fused(nn.Module):
 
 def fused():
     return nn.Sequential(nn.Linear(4, 4), Fused()), torch.ones(2, 4)
-
-def branching():
-    class Branching(nn.Linear):
-        def forward(self, x):
-            return super().forward(x) if x.sum() > 0 else x
-    return Branching(4, 4), torch.ones(2, 4)
 """
 
 

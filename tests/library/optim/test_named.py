@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from written_networks import Written
 
 from normless.optim import OPTIMIZERS, Lion, make_optimizer, param_groups
 from normless.probes import descend
@@ -18,22 +19,12 @@ INPUTS = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 NAMES = [name for name in OPTIMIZERS if name not in ("LBFGS", "SparseAdam")]
 
 
-class Perceptron(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
-        self.norm, self.hidden = nn.LayerNorm(8), nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.first(x)
-        y: Tensor = self.last(h + self.hidden(self.norm(h)))
-        return y
-
-
-def network() -> Perceptron:
+def network() -> Any:
+    """A perceptron with one residual block, always of the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Perceptron()
+        layers = {"first": nn.Linear(6, 8), "hidden": nn.Linear(8, 8), "last": nn.Linear(8, 3)}
+        return Written(lambda m, x: m.last((h := m.first(x)) + m.hidden(m.norm(h))), **layers, norm=nn.LayerNorm(8))
 
 
 def step(model: nn.Module, *optimizers: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
