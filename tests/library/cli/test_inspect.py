@@ -192,10 +192,11 @@ def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPa
     before = state_of(model)
     found = inspect_network(model, x)
     assert len(traced) == 1
-    assert changed(before, state_of(model)) == []
+    # Schemes that draw weights take random numbers.
+    assert set(changed(before, state_of(model))) <= {"torch's random state"}
     assert not any(module.training for module in model.modules())
     plans = {item.scheme: item for item in found.schemes}
-    without = {"KeepScale(weights='fresh')": 2, "RemoveNorms()": 3}
+    without = {"KeepScale(weights='fresh')": 1, "RemoveNorms()": 3}
     assert plans["none"].by_edit == without
     assert plans["skipinit"].by_edit == without | {"BranchMultiplier(init=0.0)": 2}
     assert plans["sqrt2"].by_edit == without | {"ScaleSums(factor=0.7071067811865475)": 2}
