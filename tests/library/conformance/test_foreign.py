@@ -37,22 +37,6 @@ def test_fixup_leaves_queries_and_keys_and_tied_tables_alone(network: str) -> No
     assert checked >= 2
 
 
-def test_a_lifted_block_takes_other_keywords_than_it_was_converted_with() -> None:
-    """GPT-2's blocks take what they pass on as keywords without a name, caches and masks among them."""
-    model, net, _, inputs = made("sqrt2", "hf GPT-2")
-    net.eval()
-    expected = net(**inputs).logits
-    places = torch.arange(1, 8).expand(4, 7)
-    assert not torch.allclose(net(**inputs, position_ids=places).logits, expected)
-    cached = net(inputs["input_ids"][:, :-1], use_cache=True)
-    last = net(inputs["input_ids"][:, -1:], past_key_values=cached.past_key_values, use_cache=True)
-    torch.testing.assert_close(last.logits[:, -1], expected[:, -1], atol=1e-5, rtol=1e-4)
-    padded = torch.cat([inputs["input_ids"], torch.zeros(4, 2, dtype=torch.long)], 1)
-    mask = torch.cat([torch.ones(4, 7), torch.zeros(4, 2)], 1).long()
-    torch.testing.assert_close(net(padded, attention_mask=mask).logits[:, :7], expected, atol=1e-5, rtol=1e-4)
-    assert nl.residual_map(net, **inputs).depth == nl.residual_map(model, **inputs).depth
-
-
 def test_a_cross_attention_packs_keys_and_values_alone() -> None:
     sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 12}
     model = hf.GPT2LMHeadModel(hf.GPT2Config(add_cross_attention=True, bos_token_id=0, eos_token_id=1, **sizes))

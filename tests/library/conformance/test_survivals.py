@@ -81,12 +81,18 @@ def test_gradient_checkpointing(network: str, converted_by: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("converted_by", ["skipinit", "batch_norm_sqrt2"])
-def test_gradient_checkpointing_by_timm(converted_by: str) -> None:
-    net, x = survivor("small timm ViT", converted_by), images("small timm ViT")
-    expected = loss_and_gradients(deepcopy(net), x)
-    net.set_grad_checkpointing()
-    torch.testing.assert_close(loss_and_gradients(net, x), expected)
+@pytest.mark.parametrize(
+    ("network", "converted_by"),
+    [(name, text) for name in ("small timm ViT", "hf GPT-2") for text in ("skipinit", "batch_norm_sqrt2")],
+)
+def test_gradient_checkpointing_by_libraries(network: str, converted_by: str) -> None:
+    nets = [survivor(network, converted_by) for _ in range(2)]
+    (nets[1].set_grad_checkpointing if "timm" in network else nets[1].gradient_checkpointing_enable)()
+    for net in nets:
+        subject(network).loss(net).backward()
+    gradients = [{name: one.grad for name, one in net.named_parameters() if one.grad is not None} for net in nets]
+    assert gradients[0]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.fixture
