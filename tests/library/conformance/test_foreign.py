@@ -1,9 +1,8 @@
-"""Fixup on transformers of libraries, against the paper's template; lifted code takes other arguments."""
+"""Fixup on transformers of libraries, against the paper's template."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import torch
@@ -14,15 +13,10 @@ import normless as nl
 from normless.edits import RescaleBranches
 
 
-def made(scheme: str, name: str) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
-    """The network, its conversion, and inputs."""
-    model, (inputs, kwargs) = ROWS[name].network(), ROWS[name].example()
-    return model, nl.convert(model, scheme, *inputs, **kwargs), inputs, kwargs
-
-
 @pytest.mark.parametrize("network", ["small timm ViT", "torch pre-norm encoder", "hf GPT-2", "hf BERT"])
 def test_fixup_leaves_queries_and_keys_and_tied_tables_alone(network: str) -> None:
-    model, net, inputs, kwargs = made("fixup", network)
+    model, (inputs, kwargs) = ROWS[network].network(), ROWS[network].example()
+    net = nl.convert(model, "fixup", *inputs, **kwargs)
     factor = nl.residual_map(model, *inputs, **kwargs).depth ** -0.5
     after, checked = dict(net.named_parameters()), 0
     for name, one in model.named_parameters():
