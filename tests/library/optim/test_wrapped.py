@@ -13,9 +13,6 @@ import torch
 import torch.distributed as dist
 from streams_of_networks import Network
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -82,21 +79,3 @@ def test_the_groups_of_a_wrapped_network_are_the_networks(name: str) -> None:
     wrapped = WRAPPERS[name](net)
     assert_groups(nl.param_groups(wrapped, **RATES), wrapped)
     assert nl.residual_map(net) == nl.residual_map(net, IMAGES)
-
-
-@pytest.mark.usefixtures("_alone")
-def test_sharded_parameters_by_the_map_from_before() -> None:
-    net = nl.convert(Network(), "skipinit", IMAGES)
-    mapped, expected = nl.residual_map(net), net(IMAGES)
-    mesh = init_device_mesh("cpu", (1,))
-    for block in net.blocks:
-        fully_shard(block, mesh=mesh)
-    sharded: Any = fully_shard(net, mesh=mesh)
-    groups = nl.param_groups(sharded, residual_map=mapped, **RATES)
-    assert_groups(groups, sharded)
-    assert all(isinstance(one, DTensor) for group in groups for one in group["params"])
-    outputs = sharded(IMAGES)
-    torch.testing.assert_close(outputs, expected)
-    outputs.square().sum().backward()
-    torch.optim.SGD(groups).step()
-    assert not torch.equal(sharded(IMAGES), expected)
