@@ -79,9 +79,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "[normless.schemes]\ndoe = doe_schemes:scaled\nxavier = doe_schemes:scaled\n"
         "[normless.edits]\nDoeShift = doe_schemes:Shift\n"
         "[normless.models]\ndoe_small = doe_schemes:small\n"
+        "[normless.probes]\nneedy = needy:Probe [papers]\n"
     )
+    (tmp_path / "needy.py").write_text("import no_such_library\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for registry in (SCHEMES, EDITS, MODELS):
+    for registry in (SCHEMES, EDITS, MODELS, PROBES):
         fresh = Registry[Any](registry.kind)
         monkeypatch.setitem(vars(registry), "_points", fresh._points)
         monkeypatch.setitem(vars(registry), "_own", dict(registry._own))
@@ -142,6 +144,8 @@ def test_entry_points_are_names_like_ours(installed: Path) -> None:
     (described,) = [one for one in EDITS.describe() if one.name == "DoeShift"]
     assert described.summary == "The classifier's bias becomes a constant (Doe 2030, equation 3)."
     assert described.origin == "doe"
+    (described,) = [one for one in PROBES.describe() if one.name == "needy"]
+    assert "needs no_such_library, not installed here: pip install 'normless[papers]'." in described.summary
 
 
 def test_a_name_that_is_taken_is_refused(installed: Path) -> None:

@@ -6,7 +6,6 @@ import pickle
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,16 +73,6 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
         net.save_pretrained(tmp_path, state_dict={name: one[:0] for name, one in net.state_dict().items()})
     net.save_pretrained(tmp_path, is_main_process=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_trainer_calls_to_save(tmp_path: Path) -> None:
-    _, net, inputs = converted()
-    trainer = SimpleNamespace(
-        model=net, processing_class=None, data_collator=None, is_distributed_loading_by_transformers=False,
-        args=SimpleNamespace(output_dir=str(tmp_path), should_save=True),
-    )  # fmt: skip
-    hf.Trainer._save(trainer, str(tmp_path), state_dict=net.state_dict())
-    assert torch.equal(nl.load(tmp_path)(**inputs).logits, net(**inputs).logits)
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):

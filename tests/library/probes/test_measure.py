@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
@@ -89,32 +87,6 @@ def test_a_probe_of_a_file_with_and_without_arguments(tmp_path: Path) -> None:
         assert calls == sum(layer.kind == kind for layer in layers)
     with pytest.raises(ValueError, match=r"Expected .*number to be a normless.probes.Watcher, got int"):
         nl.probe(network(), batch(), [f"{tmp_path / 'counting.py'}:number"])
-
-
-def test_entry_points_register_probes(tmp_path: Path) -> None:
-    """A distribution with an entry point in the group `normless.probes`, found in a new interpreter."""
-    (tmp_path / "counting.py").write_text(COUNT)
-    info = tmp_path / "counting-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[normless.probes]\ncounted = counting:Count\nneedy = needy:Probe [papers]\n"
-    )
-    (tmp_path / "needy.py").write_text("import no_such_library\n")
-    code = (
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(Path(nl.__file__).parents[1])!r}]\n"
-        "import torch, normless as nl\n"
-        "from normless.probes import PROBES\n"
-        "print(nl.probe(torch.nn.Linear(2, 2), torch.ones(3, 2), ['counted']).counted['calls'][0])\n"
-        "print(*[one for one in PROBES.describe() if one.name in ('counted', 'needy')], sep='\\n')\n"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines() == [
-        "1",
-        "Description(name='counted', summary='Calls of layers of one kind.', origin='counting')",
-        "Description(name='needy', summary=\"The probe 'needy' needs no_such_library, not installed here: "
-        "pip install 'normless[papers]'.\", origin='counting')",
-    ]
 
 
 def trained(ride: RideAlong | None, steps: int = 6) -> tuple[nn.Module, list[float]]:
