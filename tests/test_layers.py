@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import distributions, packages_distributions
+from importlib.metadata import Distribution, distributions, packages_distributions
 from pathlib import Path
 
 import networkx
@@ -151,7 +151,7 @@ def test_no_circle_of_imports() -> None:
 
 def modules_outside_the_core() -> list[str]:
     """Importable modules of the environment that a plain installation of normless does not bring."""
-    known = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
+    known: dict[str, Distribution] = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
     core, waiting = set[tuple[str, str]](), [("normless", "")]
     while waiting:
         name, extra = waiting.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ from normless.probes.measure import every
 ROWS, X = torch.ones(2, 6), torch.randn(4, 3, 8, 8)
 BATCH = X, torch.arange(4)
 NAN = float("nan")
+
+
+def later(function: Any, *given: Any, **named: Any) -> Callable[[], object]:
+    """A call that is made later."""
+    return partial(function, *given, **named)
 
 
 def within(forward: Callable[..., Any]) -> nn.Module:
@@ -58,7 +64,7 @@ MAPS = [
     Wrong("map, branch on any", lambda: nl.residual_map(within(lambda m, x: x if (x.argmax(1) == 0).any() else -x),
           ROWS),
           UnresolvedStructureError, "torch.export", "1.1", "a Written", "line ", "torch.where"),
-    *(Wrong(f"map, {name}", lambda name=name: nl.residual_map(hiding(name, name != "double"), ROWS),
+    *(Wrong(f"map, {name}", later(nl.residual_map, hiding(name, name != "double"), ROWS),
             UnresolvedStructureError, "torch.export", f"{'1.' * (name != 'double')}{name} has the name of a method")
       for name in ("double", "half", "type")),
     Wrong("map, small image", lambda: nl.residual_map(nn.Sequential(nn.Conv2d(3, 4, 9)), torch.zeros(1, 3, 8, 8)),
@@ -72,7 +78,7 @@ MAPS = [
     Wrong("scheme, norms=some", lambda: nl.scheme("none(norms=some)"), ValueError, "trunk or all"),
 ]  # fmt: skip
 OPTIM = [
-    *(Wrong(f"clipping, {clip} and {eps}", lambda clip=clip, eps=eps: clipped([], clip=clip, eps=eps),
+    *(Wrong(f"clipping, {clip} and {eps}", later(clipped, [], clip=clip, eps=eps),
             ValueError, "clip and eps above 0", f"clip={clip}", f"eps={eps}")
       for clip, eps in ((0.0, 1e-3), (-1.0, 1e-3), (0.01, 0.0), (NAN, 1e-3))),
     Wrong("clipping, sparse", lambda: clipped(sparse()), ValueError, "(5, 3) is sparse", "sparse=False"),
@@ -80,8 +86,8 @@ OPTIM = [
           f"got an object of type {named}.")
       for one, named in ((torch.optim.SGD(LINEAR.parameters(), lr=0.1), "SGD"), (3, "int"),
                          (list(LINEAR.named_parameters()), "tuple in a list"), ([{}], "dict in a list"))
-      for where, call in (("", lambda one=one: clipped(one)),
-                          (" left out", lambda one=one: clipped(LINEAR, exclude=one)))),
+      for where, call in (("", later(clipped, one)),
+                          (" left out", later(clipped, LINEAR, exclude=one)))),
     Wrong("groups, policy", lambda: groups(policy="everything"), ValueError, "'everything'",
           "guidelines, all, weights"),
     Wrong("groups, gamma", lambda: groups(policy={"gamma": True}), ValueError, "group gamma",
@@ -106,7 +112,7 @@ OPTIM = [
           "Muon trains hidden matrices", "Choose AdamW"),
     Wrong("Muon, parameters", lambda: Muon(LINEAR.parameters()),  # type: ignore[arg-type]
           ValueError, "param_groups(…, muon_lr=…)"),
-    *(Wrong(f"optimizer {text}", lambda text=text: parse_optimizer(text), ValueError, *words)
+    *(Wrong(f"optimizer {text}", later(parse_optimizer, text), ValueError, *words)
       for text, *words in (
           ("AdmW", "no optimizer 'AdmW'", "Did you mean AdamW?", "Lion"),
           ("lion", "no optimizer 'lion'", "Did you mean Lion?"),
@@ -119,11 +125,11 @@ OPTIM = [
 
 
 SCHEMES = [
-    *(Wrong(f"scheme {text}", lambda text=text: nl.convert(resnet_cifar(8), text), ValueError, text.partition("(")[0])
+    *(Wrong(f"scheme {text}", later(nl.convert, resnet_cifar(8), text), ValueError, text.partition("(")[0])
       for text in (
           "partial_batch_norm(mean=maybe)", "fixup(biases=nope)", "layer_scale(init=small)",
           "ghost_batch_norm(size=big)", "batch_norm(initialization=hee)", "norm_on_skip(place=elsewhere)")),
-    *(Wrong(f"scheme {text}", lambda text=text: nl.convert(resnet_cifar(8), text), UnsupportedEditError, said)
+    *(Wrong(f"scheme {text}", later(nl.convert, resnet_cifar(8), text), UnsupportedEditError, said)
       for text, said in (("skipinit(alpha=nan)", "nan"), ("zeroinit(dropout=1)", "1"),
                          ("ghost_batch_norm(size=0)", "0"))),
     Wrong("scheme lsuv without a batch", lambda: nl.convert(resnet_cifar(8), "lsuv"), UnsupportedEditError,
@@ -138,13 +144,13 @@ MODELS = [
           "normless:transformer(vocabulary=13", "does not take images"),
     Wrong("transformer of nothing", lambda: build_with_inputs("normless:transformer"), ValueError,
           "transformer needs vocabulary", "normless:transformer(vocabulary=…)"),
-    *(Wrong(f"transformer, {given}", lambda given=given: transformer(10, **given), ValueError, *words)
+    *(Wrong(f"transformer, {given}", later(transformer, 10, **given), ValueError, *words)
       for given, *words in (
           ({"layers": 0}, "layers=0 and decoder_layers=0"), ({"decoder_layers": 0}, "layers=6 and decoder_layers=0"),
           ({"width": 9, "heads": 3}, "even, a sine and a cosine each", "width=9"),
           ({"heads": 5}, "divides its width into equal heads", "width=512 and heads=5"),
           ({"norm": "before"}, "pre or post, not 'before'"), ({"padding": 10}, "padding=10 and vocabulary=10"))),
-    *(Wrong(f"network {text}", lambda text=text: build_model(text), ValueError, *words)
+    *(Wrong(f"network {text}", later(build_model, text), ValueError, *words)
       for text, *words in (
           ("wide_resnet", "Expected normless:NAME"),
           ("normless:vgg", "normless has no network 'vgg'", "dense, resnet"),
@@ -165,7 +171,7 @@ MODELS = [
           ("normless:resnet_v2(depth=50, channels=0)", "channels=0"),
           ("normless:resnet(stride_on=conv3)", "conv1, conv2, not 'conv3'"),
           ("normless:resnet(depth=34, stride_on=conv1)", "depth=34 with stride_on='conv1'"))),
-    *(Wrong(f"classifier {text}", lambda text=text: text_classifier(text), ValueError, *words)
+    *(Wrong(f"classifier {text}", later(text_classifier, text), ValueError, *words)
       for text, *words in (
           ("brt(hidden_size=32)", "transformers has no kind of model 'brt'", "Did you mean bert?"),
           ("bert(hidden_size='inf')", "transformers", "bert", "hidden_size"),
@@ -232,12 +238,12 @@ INPUTS = [
     Wrong("three labels", lambda: not_taken((X, LABELS[:3])), InputsError,
           "cross_entropy does not take arguments [4, 2], [3]", "ValueError"),
     Wrong("no labels", lambda: not_taken((X, None)), ValueError, "targets are needed"),
-    *(Wrong(f"{name} of {given!r}"[:60], lambda take=take, given=given: take(given), TypeError,
+    *(Wrong(f"{name} of {given!r}"[:60], later(take, given), TypeError,
             "Expected a network, a torch.nn.Module, got")
       for name, take in TAKERS.items() for given in (nn.Linear, None, torch.relu)),
 ]  # fmt: skip
 HEALTH = [
-    Wrong(f"health, {words}", lambda batches=batches: nl.diagnose_trained(nn.Linear(3, 3), batches), error, words)
+    Wrong(f"health, {words}", later(nl.diagnose_trained, nn.Linear(3, 3), batches), error, words)
     for batches, error, words in (
         ([], InputsError, "got none"), (3, InputsError, "DataLoader"), ([["a", "b"]], InputsError, "of tensors"),
         ([(torch.ones(1),) * 3], ValueError, "batch of two"), ([torch.randn(4, 9)], InputsError, "does not take"))

@@ -198,11 +198,11 @@ def attention() -> nn.Module:
 OTHERS = (nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), OwnConv(1, 1, 1))
 NARROW = (nn.Conv2d(4, 4, 1, groups=4), nn.Linear(1, 3))
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    *((lambda one=one: scalar_affine(one), f"Linear, not into a {type(one).__name__}") for one in OTHERS),  # type: ignore[misc]
-    *((lambda one=one: scaled_std(one), "each output reads one value") for one in NARROW),  # type: ignore[misc]
+    *((lambda one=one: scalar_affine(one), f"Linear, not into a {type(one).__name__}") for one in OTHERS),
+    *((lambda one=one: scaled_std(one), "each output reads one value") for one in NARROW),
     (lambda: scaled_std(Conv1D(7, 4)), "in convolutions and linear layers, not in a Conv1D"),
-    *((lambda part=part: added(scalar_affine(nn.Linear(2, 1)), part, part), "already has its") for part in PARTS),  # type: ignore[misc]
-    *((lambda part=part: added(ShiftedActivation(nn.ReLU()), part, part), "already has its") for part in PARTS[2:]),  # type: ignore[misc]
+    *((lambda part=part: added(scalar_affine(nn.Linear(2, 1)), part, part), "already has its") for part in PARTS),
+    *((lambda part=part: added(ShiftedActivation(nn.ReLU()), part, part), "already has its") for part in PARTS[2:]),
     (lambda: added(attention(), "input_bias", "input_bias"), "already has its input bias"),
     (lambda: added(attention(), "output_bias"), "takes an input bias, no output bias"),
 ]

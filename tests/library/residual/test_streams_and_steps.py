@@ -44,7 +44,7 @@ class OfAList(Static):
 
     def forward(self, h: Tensor) -> Tensor:
         streams = h.unbind(1)
-        y = self.branch(sum(a * stream for a, stream in zip(self.reads, streams, strict=True)))  # type: ignore[arg-type]
+        y = self.branch(sum(a * stream for a, stream in zip(self.reads, streams, strict=True)))
         return torch.stack([stream + b * y for b, stream in zip(self.writes, streams, strict=True)], 1)
 
 
