@@ -85,6 +85,7 @@ def test_gradient_checkpointing(network: str, converted_by: str) -> None:
     ("network", "converted_by"),
     [(name, text) for name in ("small timm ViT", "hf GPT-2") for text in ("skipinit", "batch_norm_sqrt2")],
 )
+@pytest.mark.filterwarnings("ignore")  # those of the libraries
 def test_gradient_checkpointing_by_libraries(network: str, converted_by: str) -> None:
     nets = [survivor(network, converted_by) for _ in range(2)]
     (nets[1].set_grad_checkpointing if "timm" in network else nets[1].gradient_checkpointing_enable)()
