@@ -8,7 +8,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
   tests/library/folding tests/library/probes/test_measure.py tests/library/diagnosis/test_diagnosis.py tests/library/cli \
   tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_resume.py \
   tests/papers/text tests/lab/sweeps tests/library/integrations \
-  tests/library/models/test_text_classifier.py tests/library/optim/test_foreign_groups.py tests/papers/test_pages.py
+  tests/library/models/test_text_classifier.py tests/library/optim/test_kinds_of_networks.py tests/papers/test_pages.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import Distribution, distributions, packages_distributions
 from pathlib import Path
 
 import networkx
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import normless
 import normless_lab
@@ -147,39 +149,23 @@ def test_no_circle_of_imports() -> None:
     assert [sorted(circle) for circle in networkx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
-def required(name: str, *, extra: str | None = None) -> set[str]:
-    """The installed distributions that one requires, directly and through others, in canonical spelling."""
-    names: set[str] = set()
-    try:
-        lines = distribution(name).requires or []
-    except PackageNotFoundError:
-        return names
-    for line in lines:
-        requirement, _, marker = line.partition(";")
-        match = re.match(r"([\w.-]+)\s*(?:\[([\w, .-]+)\])?", requirement)
-        assert match is not None
-        asked = re.search(r"extra == ['\"]([\w-]+)['\"]", marker)
-        if asked is not None and asked[1] != extra:
-            continue
-        other = canonical(match[1])
-        if other not in names and other != canonical(name):
-            names |= {other} | required(other)
-            for part in (match[2] or "").replace(" ", "").split(","):
-                names |= required(other, extra=part) if part else set()
-    return names
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def modules_outside_the_core() -> list[str]:
     """Importable modules of the environment that a plain installation of normless does not bring."""
-    core = required("normless") | {"normless"}
+    known: dict[str, Distribution] = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
+    core, waiting = set[tuple[str, str]](), [("normless", "")]
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in core or name not in known:
+            continue
+        core.add((name, extra))
+        for needed in map(Requirement, known[name].requires or ()):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                waiting += [(canonicalize_name(needed.name), own) for own in ("", *needed.extras)]
+    names = {name for name, _ in core}
     return sorted(
         module
         for module, owners in packages_distributions().items()
-        if not {canonical(owner) for owner in owners} & core and not module.startswith("_")
+        if not {canonicalize_name(owner) for owner in owners} & names and not module.startswith("_")
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "[normless.schemes]\ndoe = doe_schemes:scaled\nxavier = doe_schemes:scaled\n"
         "[normless.edits]\nDoeShift = doe_schemes:Shift\n"
         "[normless.models]\ndoe_small = doe_schemes:small\n"
+        "[normless.probes]\nneedy = needy:Probe [papers]\n"
     )
+    (tmp_path / "needy.py").write_text("import no_such_library\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for registry in (SCHEMES, EDITS, MODELS):
+    for registry in (SCHEMES, EDITS, MODELS, PROBES):
         fresh = Registry[Any](registry.kind)
         monkeypatch.setitem(vars(registry), "_points", fresh._points)
         monkeypatch.setitem(vars(registry), "_own", dict(registry._own))
@@ -141,6 +144,8 @@ def test_entry_points_are_names_like_ours(installed: Path) -> None:
     (described,) = [one for one in EDITS.describe() if one.name == "DoeShift"]
     assert described.summary == "The classifier's bias becomes a constant (Doe 2030, equation 3)."
     assert described.origin == "doe"
+    (described,) = [one for one in PROBES.describe() if one.name == "needy"]
+    assert "needs no_such_library, not installed here: pip install 'normless[papers]'." in described.summary
 
 
 def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
@@ -151,19 +156,20 @@ def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
     assert nl.scheme("fixup").edits
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("mine.py:nothing", "mine.py has no function or class 'nothing', so no scheme of that name"),
-        ("theirs.py:scaled", r"There is no file .*theirs\.py"),
-        ("mine.py:scaled(size=2)", "takes factor; it does not take size"),
-        ("mine.py:wrong", "Expected a tuple of edits from the scheme .*mine.py:wrong, got 'none'"),
-        ("none + mine.py:small()", "Expected an edit from .*mine.py:small"),
-        ("no_such_module:scaled", "There is no module no_such_module with a scheme 'scaled'"),
-    ],
-)
-def test_what_is_no_scheme_is_refused_in_a_sentence(text: str, said: str, folder: Path) -> None:
-    with pytest.raises(ValueError, match=said):
+NO_SCHEMES = {
+    "mine.py:nothing": "mine.py has no function or class 'nothing', so no scheme of that name",
+    "theirs.py:scaled": r"There is no file .*theirs\.py",
+    "mine.py:scaled(size=2)": "takes factor; it does not take size",
+    "mine.py:wrong": "Expected a tuple of edits from the scheme .*mine.py:wrong, got 'none'",
+    "none + mine.py:small()": "Expected an edit from .*mine.py:small",
+    "no_such_module:scaled": "There is no module no_such_module with a scheme 'scaled'",
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("text", NO_SCHEMES)
+def test_what_is_no_scheme_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=NO_SCHEMES[text]):
         nl.scheme(text)
 
 
@@ -198,27 +204,27 @@ def test_list_prints_every_table(
     assert all(kind in said for kind in ("schemes", "edits", "models", "probes", "data", "artefacts"))
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["list", "schemas"], "schemes"),
-        (["lits"], "list"),
-        (["train", "--scheme", "skipinitt"], "skipinit"),
-        (["train", "--scheme", "none + removenorms()"], "RemoveNorms"),
-        (["train", "--data", "digit"], "digits"),
-        (["train", "--probes", "signals"], "signal"),
-        (["inspect", "normless:wide_resnets"], "wide_resnet"),
-        (["reproduce", "fixup/tabel-1"], "fixup/table-1"),
-        (["reproduce", "--list", "--paper", "fix"], "fixup"),
-    ],
-)
+MISSPELT = {
+    "list schemas": "schemes",
+    "lits": "list",
+    "train --scheme skipinitt": "skipinit",
+    "train --scheme 'none + removenorms()'": "RemoveNorms",
+    "train --data digit": "digits",
+    "train --probes signals": "signal",
+    "inspect normless:wide_resnets": "wide_resnet",
+    "reproduce fixup/tabel-1": "fixup/table-1",
+    "reproduce --list --paper fix": "fixup",
+}
+
+
+@pytest.mark.parametrize("command", MISSPELT)
 def test_a_misspelt_name_has_a_suggestion(
-    words: list[str], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(shlex.split(command)) == 2
     said = capsys.readouterr().err
-    assert re.search(rf"[Dd]id you mean {re.escape(meant)}\b", said), said
+    assert re.search(rf"[Dd]id you mean {re.escape(MISSPELT[command])}\b", said), said
     assert not any(tmp_path.iterdir())
 
 

@@ -7,8 +7,10 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,23 +49,21 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), 0.01)
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    F.cross_entropy(model(batch()[0]), batch()[1]).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+def stepped(
+    prepare: Callable[[nn.Module, torch.optim.Optimizer], Any], *, closes: bool = False
+) -> Callable[[], None]:
+    """A step of a copy that something watches or changes, which is closed or forgotten."""
 
+    def call() -> None:
+        model = copied(network())
+        optimizer = optimizer_of(model)
+        prepared = prepare(model, optimizer)
+        with prepared if closes else nullcontext():
+            F.cross_entropy(model(batch()[0]), batch()[1]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
-def watched() -> None:
-    model = copied(network())
-    with nl.watch(model, interval=1) as watch:
-        step(model, optimizer_of(model))
-        assert len(watch.table)
-
-
-def watched_without_an_end() -> None:
-    model = copied(network())
-    nl.watch(model, interval=1)
-    step(model, optimizer_of(model))
+    return call
 
 
 def ridden_along() -> None:
@@ -74,30 +74,10 @@ def ridden_along() -> None:
     assert len(ride.tables())
 
 
-def clipped() -> None:
-    model = copied(network())
-    optimizer = optimizer_of(model)
-    nl.clip_in_step(optimizer, model, residual_map=mapped())
-    step(model, optimizer)
-
-
 def clipped_by_hand() -> None:
     model = copied(network())
     F.cross_entropy(model(batch()[0]), batch()[1]).backward()
     nl.adaptive_gradient_clipping(model)
-
-
-def stepped_in_backward() -> None:
-    model = copied(network())
-    optimizer = optimizer_of(model)
-    with nl.step_in_backward(optimizer):
-        step(model, optimizer)
-
-
-def recomputed() -> None:
-    model = copied(network())
-    nl.recompute_blocks(model, batch()[0])
-    step(model, optimizer_of(model))
 
 
 def refused() -> None:
@@ -158,8 +138,8 @@ CALLED: dict[str, Callable[[], object]] = {
     "diagnose, refused": refused,
     "diagnose_trained": lambda: nl.diagnose_trained(network(), [batch()]),
     "treat": lambda: nl.treat(network(), batch(), scheme="fixup"),
-    "watch": watched,
-    "watch, not closed": watched_without_an_end,
+    "watch": stepped(lambda model, _: nl.watch(model, interval=1), closes=True),
+    "watch, not closed": stepped(lambda model, _: nl.watch(model, interval=1)),
     "probe": lambda: nl.probe(network(), batch(), ("signal", "backward", "gradients", "logits")),
     "RideAlong": ridden_along,
     "mixes_examples": lambda: nl.mixes_examples(network(), batch()[0]),
@@ -167,10 +147,10 @@ CALLED: dict[str, Callable[[], object]] = {
     "freeze": lambda: nl.freeze(network()),
     "fuse_for_inference": lambda: nl.fuse_for_inference(copied(network()).eval(), batch()[0]),
     "param_groups": lambda: nl.param_groups(network(), batch()[0], lr=0.1, weight_decay=1e-4),
-    "clip_in_step": clipped,
+    "clip_in_step": stepped(lambda model, optimizer: nl.clip_in_step(optimizer, model, residual_map=mapped())),
     "adaptive_gradient_clipping": clipped_by_hand,
-    "step_in_backward": stepped_in_backward,
-    "recompute_blocks": recomputed,
+    "step_in_backward": stepped(lambda _, optimizer: nl.step_in_backward(optimizer), closes=True),
+    "recompute_blocks": stepped(lambda model, _: nl.recompute_blocks(model, batch()[0])),
     "remove_norms": removed,
     "plot": plotted,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -23,6 +22,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from borrowed import of_process
+from matrix.case import changed, state_of
+from streams_of_networks import Network as Residual
 from torch import Tensor, nn
 from torch.fx import config as fx_config
 
@@ -36,26 +37,12 @@ THREADS = 6
 LIMIT = 60.0
 
 
-class Block(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(F.relu(self.norm(self.first(x))))  # type: ignore[no-any-return]
-
-
-class Network(nn.Module):
-    """Residual blocks that no declaration states, so that each map is an export."""
+class Network(Residual):
+    """Residual blocks that no declaration states, so that each map is an export; dropout ahead of the head."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.stem, self.blocks = nn.Conv2d(3, 4, 3), nn.Sequential(Block(4), Block(4))
-        self.drop, self.head = nn.Dropout(dropout), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.blocks(self.stem(x)).mean((2, 3))))  # type: ignore[no-any-return]
+        self.head = nn.Sequential(nn.Dropout(dropout), self.head)
 
 
 class Undecided(Network):
@@ -83,18 +70,6 @@ def once_in_process() -> dict[str, Any]:
         "torch's numbers": torch.get_rng_state().tolist(),
         "Python's numbers": random.getstate(),
         "NumPy's numbers": str(np.random.get_state()),  # noqa: NPY002
-    }
-
-
-def of_network(model: nn.Module) -> dict[str, Any]:
-    """What calls borrow of a network."""
-    return {
-        "class": type(model),
-        "modes": [one.training for one in model.modules()],
-        "attributes": [sorted(vars(one)) for one in model.modules()],
-        "hooks": [(len(one._forward_hooks), len(one._forward_pre_hooks)) for one in model.modules()],
-        "gradients": [parameter.grad is None for parameter in model.parameters()],
-        "buffers": [buffer.tolist() for buffer in model.buffers()],
     }
 
 
@@ -166,13 +141,13 @@ LONG = ("convert with a batch", "diagnose")
 def test_every_function_gets_in_threads_what_one_thread_gets(repeated: int) -> None:
     names = [name for name in CALLS if repeated > 1 or name not in LONG]
     alone = {name: digest(CALLS[name](SHARED)) for name in names}
-    before = of_network(SHARED)
+    before = state_of(SHARED)
     jobs = [(name, SHARED) for name in names] * repeated + [(name, deepcopy(SHARED)) for name in names[:-1]]
     random.Random(0).shuffle(jobs)
     with ThreadPoolExecutor(THREADS) as pool:
         made = [*pool.map(lambda job: digest(CALLS[job[0]](job[1])), jobs)]
     assert [name for (name, _), one in zip(jobs, made, strict=True) if one != alone[name]] == []
-    assert of_network(SHARED) == before
+    assert changed(before, state_of(SHARED)) == []
 
 
 def test_refused_calls_in_threads() -> None:
@@ -186,13 +161,6 @@ def test_refused_calls_in_threads() -> None:
     with torch.random.fork_rng(devices=[]), ThreadPoolExecutor(THREADS) as pool:
         names = [*pool.map(refused, range(6))]
     assert names == ["InputsError", "UnresolvedStructureError"] * 3
-
-
-def test_coroutines_hand_calls_to_threads() -> None:
-    async def gathered() -> list[nl.ResidualMap]:
-        return await asyncio.gather(*(asyncio.to_thread(nl.residual_map, SHARED, images()) for _ in range(4)))
-
-    assert {one.depth for one in asyncio.run(gathered())} == {2}
 
 
 def test_a_loss_may_call_the_library() -> None:
@@ -303,10 +271,11 @@ class Interrupting(Network):
 def test_an_interrupted_call_gives_everything_back(name: str) -> None:
     with torch.random.fork_rng(devices=[]):
         model = Interrupting()
-    before = of_network(model)
+    before, attributes = state_of(model), [*vars(model)]
     with pytest.raises(KeyboardInterrupt):
         CALLS[name](model)
-    assert of_network(model) == before
+    assert changed(before, state_of(model)) == []
+    assert [*vars(model)] == attributes
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from command_outputs import check_output
-from jsonschema import Draft202012Validator
+from sarif_schema import SARIF
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +23,6 @@ from normless.cli.parser import parse
 from normless.cli.sarif import sarif_log
 from normless.diagnosis import Check, Cure
 
-SCHEMA = Draft202012Validator(json.loads(Path(__file__).with_name("sarif.schema.json").read_text("utf-8")))
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETS = """import torch
 from torch import nn
@@ -64,14 +63,12 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_known_findings_do_not_fail_and_new_ones_do(nets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["diagnose", "my models/nets.py:broken", "--strict", "--json", "--baseline", "known.json"]
-    assert main(words) == 2
-    assert "There is no file known.json; --write-baseline writes it." in capsys.readouterr().err
     assert main([*words, "--write-baseline", "--sarif", "log.sarif"]) == 0
     printed = json.loads(capsys.readouterr().out)
     check_output("diagnose", printed)
     assert printed["baseline"] == {"file": "known.json", "known": 1, "new": 0, "gone": 0}
     log = json.loads((nets / "log.sarif").read_text("utf-8"))
-    SCHEMA.validate(log)
+    SARIF.validate(log)
     (result,) = log["runs"][0]["results"]
     (location,) = result["locations"]
     assert location["physicalLocation"] == {
@@ -98,8 +95,6 @@ def test_a_file_that_is_no_baseline_is_told_before_the_network_is_built(
         file.write_text(text)
         assert main(["diagnose", "nowhere.py:net", "--baseline", str(file)]) == 2
         assert "--write-baseline" in capsys.readouterr().err
-    assert main(["diagnose", "nowhere.py:net", "--write-baseline"]) == 2
-    assert "Expected --baseline FILE" in capsys.readouterr().err
 
 
 def test_a_finding_is_known_by_its_kind_and_a_place_whatever_its_numbers(tmp_path: Path) -> None:
@@ -126,7 +121,7 @@ def test_a_log_places_findings_where_they_can_be_shown(nets: Path, monkeypatch: 
 
     def places(model: str) -> list[dict[str, Any]]:
         log = sarif_log(model, "skipinit", diagnosis, None)
-        SCHEMA.validate(log)
+        SARIF.validate(log)
         (run,) = log["runs"]
         rules = run["tool"]["driver"]["rules"]
         results = run["results"]

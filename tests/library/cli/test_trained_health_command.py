@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from command_outputs import check_output
-from jsonschema import Draft202012Validator
+from sarif_schema import SARIF
 
 from normless.cli import main
 
-SARIF = Draft202012Validator(json.loads(Path(__file__).with_name("sarif.schema.json").read_text("utf-8")))
 NETS = """import torch
 from torch import nn
 
@@ -70,23 +69,3 @@ def test_other_sources_of_data(nets: Path, words: list[str], capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "of 24 units of 1 never vary" in printed
     assert ("64 training examples of digits" in printed) == ("--data" in words)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nets.py:dead", "--trained"], "--inputs FILE.py:FUNCTION that returns batches"),
-        (["normless:resnet_cifar(depth=8)", "--trained"], "statistics of random inputs say nothing"),
-        (["nets.py:dead", "--trained", "--inputs", "nets.py:number"], "to return batches, a list or DataLoader"),
-        (["nets.py:dead", "--trained", "--inputs", "nets.py:batches", "--rate", "0.1"], "--rate without --trained"),
-        (["nets.py:dead", "--inputs", "nets.py:batches"], "--inputs with --trained"),
-        (["nets.py:dead", "--trained", "--inputs", "nets.py:batches", "--data", "digits"], "--data or --inputs"),
-        (["nets.py:dead", "--trained", "--inputs", "nets.py:batches", "--figure", "x.gif"], "to end in .svg"),
-        (["nets.py:dead", "--trained", "--data", "digits", "--batches", "0"], "1 or more, got 0"),
-    ],
-)
-def test_what_does_not_fit_is_a_sentence(
-    nets: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["diagnose", *words]) == 2
-    assert said in capsys.readouterr().err

@@ -62,23 +62,6 @@ class FixupResNet(nn.Module):
         return self.fc(out.mean(dim=(2, 3)) + self.bias2)
 
 
-class FixupWideBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.bias1a, self.bias1b, self.bias2a, self.bias2b = scalar(), scalar(), scalar(), scalar()
-        self.conv1, self.conv2 = conv3(inputs, outputs, stride), conv3(outputs, outputs)
-        self.scale = scalar(1.0)
-        projects = inputs != outputs or stride != 1
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False) if projects else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(x + self.bias1a) + self.bias1b
-        skip = x if self.shortcut is None else self.shortcut(out)
-        out = self.conv1(out)
-        out = F.relu(out + self.bias2a) + self.bias2b
-        return skip + self.conv2(out) * self.scale
-
-
 class SkipInitWideBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -91,6 +74,18 @@ class SkipInitWideBlock(nn.Module):
         out = F.relu(x)
         skip = x if self.shortcut is None else self.shortcut(out)
         return skip + self.alpha * self.conv2(F.relu(self.conv1(out)))
+
+
+class FixupWideBlock(SkipInitWideBlock):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__(inputs, outputs, stride)
+        self.bias1a, self.bias1b, self.bias2a, self.bias2b = scalar(), scalar(), scalar(), scalar()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(x + self.bias1a) + self.bias1b
+        skip = x if self.shortcut is None else self.shortcut(out)
+        out = F.relu(self.conv1(out) + self.bias2a) + self.bias2b
+        return skip + self.conv2(out) * self.alpha
 
 
 class ZeroInitWideBlock(SkipInitWideBlock):
@@ -128,31 +123,16 @@ class WideResNet(nn.Module):
 
 
 # The hand-written network's parameter names and the converted network's.
+ENDS = {"bias1": "relu.input_bias", "bias2": "classifier.input_bias"}
 OUTSIDE = {
-    "resnet": {"conv1.weight": "stem.weight", "bias1": "relu.input_bias", "bias2": "classifier.input_bias"},
-    "wide": {
-        "conv.weight": "stem.weight",
-        "conv.bias": "stem.bias",
-        "bias1": "relu.input_bias",
-        "bias2": "classifier.input_bias",
-    },
+    "resnet": {"conv1.weight": "stem.weight", **ENDS},
+    "wide": {"conv.weight": "stem.weight", "conv.bias": "stem.bias", **ENDS},
 }
 INSIDE = {
-    "resnet": {
-        "bias1a": "conv1.input_bias",
-        "bias1b": "relu1.input_bias",
-        "bias2a": "relu1.output_bias",
-        "bias2b": "relu2.input_bias",
-        "scale": "conv2.multiplier",
-    },
-    "wide": {
-        "bias1a": "relu1.input_bias",
-        "bias1b": "relu1.output_bias",
-        "bias2a": "relu2.input_bias",
-        "bias2b": "relu2.output_bias",
-        "scale": "conv2.multiplier",
-        "alpha": "conv2.multiplier",
-    },
+    "resnet": "bias1a conv1.input_bias bias1b relu1.input_bias bias2a relu1.output_bias bias2b relu2.input_bias "
+    "scale conv2.multiplier",
+    "wide": "bias1a relu1.input_bias bias1b relu1.output_bias bias2a relu2.input_bias bias2b relu2.output_bias "
+    "alpha conv2.multiplier",
 }
 
 CASES: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], nn.Module], str, int]] = {
@@ -186,7 +166,8 @@ def counterpart(name: str, family: str) -> str:
     inside = re.fullmatch(r"(blocks\.\d+\.)(.+)", name)
     if inside is None:
         return OUTSIDE[family][name]
-    return inside[1] + INSIDE[family].get(inside[2], inside[2])
+    names = INSIDE[family].split()
+    return inside[1] + dict(zip(names[::2], names[1::2], strict=True)).get(inside[2], inside[2])
 
 
 def matched(case: str) -> tuple[nn.Module, nn.Module, dict[str, str], Tensor]:

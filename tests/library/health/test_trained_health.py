@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from matrix.case import changed, state_of
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 from trained_health import Normed, fitted, images, kinds, quick, row
+from written_networks import Written
 
 import normless as nl
 from normless.health.fit import Fit
@@ -15,20 +20,14 @@ from normless.health.limits import IDLE
 
 
 def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None:
-    net, batches = fitted(), images()
-    net.train()
+    net = fitted().train()
     net.head.weight.grad = torch.ones_like(net.head.weight)
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    random = torch.get_rng_state()
-    report = nl.diagnose_trained(net, batches)
+    before = state_of(net)
+    report = nl.diagnose_trained(net, images())
     assert report.healthy
     assert not report.advice
-    assert all(module.training for module in net.modules())
-    assert torch.equal(torch.get_rng_state(), random)
+    assert changed(before, state_of(net)) == []
     assert bool((net.head.weight.grad == 1).all())
-    for name, value in net.state_dict().items():
-        assert torch.equal(value, before[name]), name
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     # Four batches twice, the first batch as it is, and without 2 branches and 6 weight layers.
     assert report.passes == 4 + 4 + 1 + 2 + 6
     assert set(report.table["layer"]) >= {"norm", "blocks.0", "blocks.1.conv2", "head"}
@@ -64,13 +63,50 @@ def test_few_dead_units_are_advice_and_units_that_fire_in_one_batch_are_alive() 
     assert not quick(net, [x, 3 * x]).advice
 
 
-def test_units_of_functions_belong_to_the_layer_before_them() -> None:
+def emptied(net: Any) -> None:
+    net.blocks[0].norm2.weight[:12], net.blocks[0].norm2.bias[:12] = 0.0, 2.0
+
+
+# What is done to a fitted network, the first finding, its place, and some of its evidence.
+DAMAGES: dict[str, tuple[Callable[[Any], object], str, str, dict[str, Any]]] = {
+    "dead units": (
+        lambda net: net.blocks[1].norm2.bias[:8].fill_(-50),
+        "dead_units",
+        "blocks.1.norm2",
+        {"activation": "blocks.1"},
+    ),
+    "γ of zero": (lambda net: net.blocks[0].norm1.weight[3:6].zero_(), "zero_gamma", "blocks.0.norm1", {}),
+    # Constant units follow from it.
+    "γ of zero and constants": (emptied, "zero_gamma", "blocks.0.norm2", {}),
+    "fresh": (lambda net: net.blocks[0].norm2.reset_running_stats(), "fresh_statistics", "blocks.0.norm2", {}),
+    "negative": (lambda net: net.norm.running_var[2].fill_(-0.5), "negative_variance", "norm", {}),
+    "infinite": (
+        lambda net: net.head.weight[1, 1].fill_(float("inf")),
+        "not_finite_state",
+        "head",
+        {"name": "head.weight"},
+    ),
+    "idle": (lambda net: net.blocks[1].conv2.weight.mul_(1e-8), "idle_branch", "blocks.1", {}),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_first_finding_is_what_was_done(name: str) -> None:
+    damage, kind, where, evidence = DAMAGES[name]
     net = fitted()
     with torch.no_grad():
-        net.blocks[1].norm2.bias[:8] = -50.0
-    report = quick(net, images())
-    assert [(found.kind, found.where) for found in report.findings] == [("dead_units", ("blocks.1.norm2",))]
-    assert report.findings[0].evidence["activation"] == "blocks.1"
+        damage(net)
+    report = nl.diagnose_trained(net, images())
+    found = report.findings[0]
+    assert (found.kind, found.where) == (kind, (where,))
+    assert evidence.items() <= found.evidence.items()
+    if kind in ("idle_branch", "dead_units"):
+        assert [*report.findings] == [found]
+        assert found.evidence.get("change", 0) < IDLE
+    if name == "γ of zero":
+        assert row(report, where)["gamma_zero"] == 3 / 16
+    if kind == "not_finite_state":
+        assert report.checks[-1].name == "everything else"
 
 
 def test_saturated_values_are_counted_and_gates_and_outputs_are_not() -> None:
@@ -85,46 +121,26 @@ def test_saturated_values_are_counted_and_gates_and_outputs_are_not() -> None:
     share = float((net[:4](x).abs() > 0.98).double().mean())
     assert report.findings[0].evidence["share"] == pytest.approx(share, abs=1e-9)
 
-    class Gated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate, self.value, self.head = nn.Linear(6, 16), nn.Linear(6, 16), nn.Linear(16, 4)
+    def gates(m: Any, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(m.gate(x)).unflatten(1, (4, 4)).flatten(1)
+        return m.head(m.value(x) * gate)  # type: ignore[no-any-return]
 
-        def forward(self, x: Tensor) -> Tensor:
-            gate = torch.sigmoid(self.gate(x)).unflatten(1, (4, 4)).flatten(1)
-            y: Tensor = self.head(self.value(x) * gate)
-            return y
-
-    gated = Gated()
+    gated: Any = Written(gates, gate=nn.Linear(6, 16), value=nn.Linear(6, 16), head=nn.Linear(16, 4))
     with torch.no_grad():
         gated.gate.weight.mul_(500)
     assert quick(gated, [x]).healthy
 
 
-def test_gamma_at_zero_is_counted_and_a_small_layer_scale_is_alive() -> None:
-    net = fitted()
-    with torch.no_grad():
-        net.blocks[0].norm1.weight[3:6] = 0.0
-    report = quick(net, images())
-    assert report.findings[0].kind == "zero_gamma"
-    assert report.findings[0].where == ("blocks.0.norm1",)
-    assert row(report, "blocks.0.norm1")["gamma_zero"] == 3 / 16
-
-    class Scaled(nn.Module):
-        def __init__(self, start: float) -> None:
-            super().__init__()
-            self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
-            self.scale = nn.Parameter(start * torch.linspace(0.5, 1.5, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.head(x + self.scale * torch.tanh(self.layer(x)))
-            return y
+def test_a_small_layer_scale_is_alive() -> None:
+    def scaled(start: float) -> nn.Module:
+        torch.manual_seed(0)
+        scale = nn.Parameter(start * torch.linspace(0.5, 1.5, 8))
+        parts = {"layer": nn.Linear(8, 8), "head": nn.Linear(8, 3), "scale": scale}
+        return Written(lambda m, x: m.head(x + m.scale * torch.tanh(m.layer(x))), **parts)
 
     x = torch.randn(64, 8)
-    torch.manual_seed(0)
-    assert nl.diagnose_trained(Scaled(0.05), [x]).healthy
-    tiny = nl.diagnose_trained(Scaled(1e-6), [x])
-    assert kinds(tiny) == ["idle_branch"]
+    assert nl.diagnose_trained(scaled(0.05), [x]).healthy
+    assert kinds(nl.diagnose_trained(scaled(1e-6), [x])) == ["idle_branch"]
 
 
 def test_the_misfit_is_the_divergence_of_two_normal_distributions() -> None:
@@ -167,23 +183,6 @@ def test_other_preprocessing_is_recognized_with_its_scale() -> None:
     assert quick(net, images()).healthy
 
 
-def test_fresh_and_impossible_statistics() -> None:
-    net = fitted()
-    net.blocks[0].norm2.reset_running_stats()
-    report = quick(net, images())
-    assert (report.findings[0].kind, report.findings[0].where) == ("fresh_statistics", ("blocks.0.norm2",))
-    net = fitted()
-    net.norm.running_var[2] = -0.5
-    report = nl.diagnose_trained(net, images())
-    assert (report.findings[0].kind, report.findings[0].where) == ("negative_variance", ("norm",))
-    net = fitted()
-    net.head.weight.data[1, 1] = float("inf")
-    report = nl.diagnose_trained(net, images())
-    assert (report.findings[0].kind, report.findings[0].where) == ("not_finite_state", ("head",))
-    assert report.findings[0].evidence["name"] == "head.weight"
-    assert report.checks[-1].name == "everything else"
-
-
 def test_statistics_of_few_examples_are_not_judged() -> None:
     report = quick(fitted(), [x[:4] for x, _ in images(2)])
     assert next(check for check in report.checks if check.name == "running statistics").asked is False
@@ -223,19 +222,13 @@ def test_a_branch_is_removed_as_by_hand() -> None:
 
 
 def test_a_branch_that_adds_in_place_is_removed_too() -> None:
-    class InPlace(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+    def in_place(m: Any, x: Tensor) -> Tensor:
+        x = m.first(x)
+        x += torch.tanh(m.layer(x))
+        return m.head(x)  # type: ignore[no-any-return]
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.first(x)
-            x += torch.tanh(self.layer(x))
-            y: Tensor = self.head(x)
-            return y
-
-    torch.manual_seed(0)
-    net, x = InPlace(), torch.randn(32, 6)
+    net: Any = Written(in_place, first=nn.Linear(6, 6), layer=nn.Linear(6, 6), head=nn.Linear(6, 3))
+    x = torch.randn(32, 6)
     report = nl.diagnose_trained(net, [x])
     with torch.no_grad():
         out, without = net(x), net.head(net.first(x))
@@ -243,14 +236,7 @@ def test_a_branch_that_adds_in_place_is_removed_too() -> None:
     assert block["removal"] == pytest.approx(float((without - out).norm() / (out - out.mean(0)).norm()), rel=1e-4)
 
 
-def test_idle_branches_and_layers_that_are_the_identity() -> None:
-    net = fitted()
-    with torch.no_grad():
-        net.blocks[1].conv2.weight.mul_(1e-8)
-    report = nl.diagnose_trained(net, images())
-    (found,) = report.findings
-    assert (found.kind, found.where) == ("idle_branch", ("blocks.1",))
-    assert found.evidence["change"] < IDLE
+def test_layers_that_are_the_identity() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6, bias=False), nn.Linear(6, 6), nn.Linear(6, 3))
     with torch.no_grad():

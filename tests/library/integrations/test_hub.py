@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gallery import ROWS
 from huggingface_hub import ModelCard
 from torch import nn
 
@@ -24,16 +24,6 @@ X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 def converted(scheme: str = "skipinit") -> nn.Module:
     torch.manual_seed(0)
     return nl.convert(resnet_cifar(8, classes=3), scheme, X).eval()
-
-
-class Own(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.branch, self.norm = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        return (x + self.norm(self.branch(x))).mean((2, 3))
 
 
 class Hub:
@@ -78,11 +68,8 @@ def test_a_network_is_the_same_after_a_round_trip_through_a_folder(scheme: str, 
     # It can be saved again, and the card is the same.
     back.save_pretrained(tmp_path / "again")
     assert (tmp_path / "again/README.md").read_text() == (tmp_path / "README.md").read_text()
-    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
-        "README.md",
-        "model.safetensors",
-        "recipe.json",
-    ]
+    files = {path.name for path in (tmp_path / "again").iterdir()}
+    assert files == {"README.md", "model.safetensors", "recipe.json"}
 
 
 def test_pushing_and_pulling_transfers_recipe_weights_and_card(
@@ -118,14 +105,15 @@ def test_the_card_is_written_from_the_plan(tmp_path: Path) -> None:
 
 
 def test_a_network_of_ones_own_is_loaded_with_its_class_and_no_path_is_written(tmp_path: Path) -> None:
-    net = nl.convert(Own(), "skipinit", X).eval()
+    own, (x,) = ROWS["CifarResNet"].network(), ROWS["CifarResNet"].example()[0]
+    net = nl.convert(own, "skipinit", x).eval()
     HubNetwork(net).save_pretrained(tmp_path)
     written = (tmp_path / "README.md").read_text() + (tmp_path / "recipe.json").read_text()
-    assert "network = …  # the Own before its conversion" in written
+    assert "network = …  # the CifarResNet before its conversion" in written
     assert 'from_pretrained("OWNER/NAME", model=network)' in written
-    assert str(Path(__file__).parent) not in written
+    assert str(Path(__file__).parents[2]) not in written
     assert str(tmp_path) not in written
-    assert torch.equal(HubNetwork.from_pretrained(tmp_path, model=Own()).network(X), net(X))
+    assert torch.equal(HubNetwork.from_pretrained(tmp_path, model=own).network(x), net(x))
     with pytest.raises(nl.RecipeError, match="does not name the network"):
         HubNetwork.from_pretrained(tmp_path)
 
@@ -139,11 +127,9 @@ def test_folded_networks_are_shared_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_networks_of_transformers_name_themselves(tmp_path: Path) -> None:
-    hf = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = hf.BertConfig(vocab_size=50, id2label={0: "n/a", 1: "a: b"}, **sizes)
-    inputs = {"input_ids": torch.arange(14).reshape(2, 7) + 2}
-    net = nl.convert(hf.BertForSequenceClassification(config).eval(), "batch_norm_sqrt2", **inputs)
+    model, inputs = ROWS["hf BERT"].network(), ROWS["hf BERT"].example()[1]
+    model.config.id2label = {0: "n/a", 1: "a: b"}
+    net = nl.convert(model.eval(), "batch_norm_sqrt2", **inputs)
     HubNetwork(net).save_pretrained(tmp_path)
     back = HubNetwork.from_pretrained(tmp_path)
     assert torch.equal(back.network(**inputs).logits, net(**inputs).logits)
@@ -152,62 +138,46 @@ def test_networks_of_transformers_name_themselves(tmp_path: Path) -> None:
     assert (tmp_path / "again/README.md").read_text() == (tmp_path / "README.md").read_text()
 
 
-def _set(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda recipe: recipe.update({name: value})
-
-
+URL = "timm:resnet18(pretrained=True, pretrained_cfg={'url': 'https://evil.example/x.pth'})"
+KERNELS = "transformers:BertModel(config={'text_config': {'attn_implementation': 'evil/kernel'}})"
 EVIL = {
-    "a file beside it as the model": _set("model", "./evil.py:net"),
-    "a function of an installed module": _set("model", "evil:net"),
-    "a function of the standard library": _set("model", "os:system(command='touch marker')"),
-    "a function of normless": _set("model", "normless.extras:import_extra(extra='', what='', module='evil')"),
-    "a file beside it as the scheme": _set("scheme", "./evil.py:scheme"),
-    "a module as the scheme": _set("scheme", "evil:scheme"),
-    "a file beside it as a further edit": _set("scheme", "skipinit + ./evil.py:scheme()"),
-    "a module as a further edit": _set("scheme", "skipinit + evil:scheme()"),
-    "a checkpoint of transformers beside it": _set("model", "transformers:./checkpoint"),
-    "weights of another file": _set("model", "timm:resnet18(pretrained=True, checkpoint_path='evil.pth')"),
-    "weights of an address": _set(
-        "model", "timm:resnet18(pretrained=True, pretrained_cfg={'url': 'https://evil.example/x.pth'})"
-    ),
-    "kernels of another repository": _set("model", "transformers:bert(attn_implementation='evil/kernel')"),
-    "kernels of another repository in a configuration": _set(
-        "model",
-        "transformers:BertModel(config={'text_config': {'attn_implementation': 'evil/kernel'}})",
-    ),
+    "a file beside it as the model": ("model", "./evil.py:net"),
+    "a function of an installed module": ("model", "evil:net"),
+    "a function of the standard library": ("model", "os:system(command='touch marker')"),
+    "a function of normless": ("model", "normless.extras:import_extra(extra='', what='', module='evil')"),
+    "a file beside it as the scheme": ("scheme", "./evil.py:scheme"),
+    "a module as the scheme": ("scheme", "evil:scheme"),
+    "a file beside it as a further edit": ("scheme", "skipinit + ./evil.py:scheme()"),
+    "a module as a further edit": ("scheme", "skipinit + evil:scheme()"),
+    "a checkpoint of transformers beside it": ("model", "transformers:./checkpoint"),
+    "weights of another file": ("model", "timm:resnet18(pretrained=True, checkpoint_path='evil.pth')"),
+    "weights of an address": ("model", URL),
+    "kernels of another repository": ("model", "transformers:bert(attn_implementation='evil/kernel')"),
+    "kernels of another repository in a configuration": ("model", KERNELS),
+    "a function of torch as a setting": ("forward", {"dtype": "load"}),
 }
 
 
-@pytest.mark.parametrize("change", EVIL.values(), ids=EVIL)
+@pytest.mark.parametrize("name", EVIL)
 def test_nothing_that_a_downloaded_recipe_names_is_run(
-    change: Callable[[dict[str, Any]], None], saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "recipe.json"
+    path, (setting, value) = tmp_path / "recipe.json", EVIL[name]
     recipe = json.loads(path.read_text())
-    change(recipe)
+    (recipe["state"]["modules"][0]["settings"] if setting == "forward" else recipe)[setting] = value
     path.write_text(json.dumps(recipe))
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('marker').touch()\nscheme = net = dict\n")
     # The mixin hands what this file says to the loading function, as if the user had said it.
     (tmp_path / "config.json").write_text(json.dumps({"model": SPEC, "network": 1, "scheme": "skipinit"}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(nl.RecipeError, match="was not run"):
+    with pytest.raises(nl.RecipeError, match="a recipe cannot hold it" if setting == "forward" else "was not run"):
         HubNetwork.from_pretrained(tmp_path)
     assert not (tmp_path / "marker").exists()
 
 
-def test_a_setting_cannot_smuggle_in_a_function_of_torch(saved: Path, tmp_path: Path) -> None:
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "recipe.json"
-    recipe = json.loads(path.read_text())
-    recipe["state"]["modules"][0]["settings"]["forward"] = {"dtype": "load"}
-    path.write_text(json.dumps(recipe))
-    with pytest.raises(nl.RecipeError, match="a recipe cannot hold it"):
-        HubNetwork.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("model", [f"{__file__}:Own", "mine:net", "transformers:./checkpoint"])
+@pytest.mark.parametrize("model", [f"{__file__}:Hub", "mine:net", "transformers:./checkpoint"])
 def test_what_the_hub_would_not_have_is_refused_before_a_file_is_written(model: str, tmp_path: Path) -> None:
     with pytest.raises(nl.RecipeError, match="Leave the model out"):
         HubNetwork(converted(), model)

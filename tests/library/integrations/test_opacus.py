@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
 import pytest
 import torch
+from gallery import ROWS
+from matrix.case import perturbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,7 +21,7 @@ pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'norm
 from opacus import GradSampleModule, PrivacyEngine
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader, TensorDataset
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+from torchvision.models.resnet import BasicBlock, ResNet
 
 from normless.integrations.opacus import prepare
 
@@ -103,36 +104,23 @@ def test_shifted_activations() -> None:
     assert_per_example(activation, torch.randn(3, 4, 5, dtype=torch.float64))
 
 
-def torchvision_resnet(block: Any = BasicBlock) -> nn.Module:
-    return ResNet(block, [1, 1, 1, 1], num_classes=5)
-
-
-def perturbed(model: nn.Module) -> nn.Module:
-    """Every parameter off the zeros and ones that schemes start at, so that no gradient vanishes."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
+def torchvision_resnet() -> nn.Module:
+    return ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)
 
 
 @pytest.mark.parametrize(
-    ("block", "scheme"),
+    ("network", "scheme"),
     [
-        *((BasicBlock, scheme) for scheme in ("fixup", "layer_scale")),
-        *(
-            pytest.param(BasicBlock, scheme, marks=pytest.mark.slow)
-            for scheme in ("zeroinit(dropout=0)", "nf_resnet")
-        ),
-        pytest.param(Bottleneck, "fixup", marks=pytest.mark.slow),
+        *(("CifarResNet", scheme) for scheme in ("fixup", "layer_scale", "nf_resnet", "zeroinit(dropout=0)")),
+        pytest.param("ResNeXt", "fixup", marks=pytest.mark.slow),
     ],
 )
-def test_converted_torchvision_networks(block: type[nn.Module], scheme: str) -> None:
-    images = torch.randn(2, 3, 32, 32)
-    model = torchvision_resnet(block)
+def test_converted_networks(network: str, scheme: str) -> None:
+    model, (images,) = ROWS[network].network(), ROWS[network].example()[0]
     if scheme == "layer_scale":
         model = ModuleValidator.fix(model)
     net = prepare(nl.convert(model, scheme, images), images)
-    assert_per_example(perturbed(net), images.double())
+    assert_per_example(perturbed(net, 0.05), images.double())
 
 
 @pytest.mark.parametrize("norms", ["removed", "replaced"])
@@ -153,7 +141,7 @@ def test_prepare_keeps_function_and_keys_and_takes_what_torch_refuses(norms: str
 
 def test_a_private_step_without_noise_adds_clipped_gradients() -> None:
     images, labels = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 3])
-    model = perturbed(nl.convert(torchvision_resnet(), "skipinit", images))
+    model = perturbed(nl.convert(torchvision_resnet(), "skipinit", images), 0.05)
     bound, rate = 0.5, 0.1
     expected = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
     for index in range(4):

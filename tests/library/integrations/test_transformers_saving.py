@@ -6,64 +6,42 @@ import pickle
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers as hf
+from gallery import ROWS
+from matrix.case import perturbed
 from torch import Tensor, nn
 
 import normless as nl
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-IDS = torch.arange(14).reshape(2, 7) + 2
+
+def network(name: str) -> tuple[Any, dict[str, Any]]:
+    """A network of the gallery and its inputs, in evaluation."""
+    return ROWS[name].network().eval(), ROWS[name].example()[1]
 
 
-def bert() -> tuple[Any, dict[str, Any]]:
-    return hf.BertForSequenceClassification(hf.BertConfig(vocab_size=50, **SIZES)), {"input_ids": IDS}
-
-
-def gpt2() -> tuple[Any, dict[str, Any]]:
-    config = hf.GPT2Config(
-        vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=12, bos_token_id=0, eos_token_id=1
-    )
-    return hf.GPT2LMHeadModel(config), {"input_ids": IDS, "use_cache": False}
-
-
-def vit() -> tuple[Any, dict[str, Any]]:
-    config = hf.ViTConfig(image_size=16, patch_size=8, **SIZES)
-    return hf.ViTForImageClassification(config), {"pixel_values": torch.randn(2, 3, 16, 16)}
-
-
-def swin() -> tuple[Any, dict[str, Any]]:
-    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2]}
-    config = hf.SwinConfig(window_size=4, mlp_ratio=2.0, **sizes)
-    return hf.SwinForImageClassification(config), {"pixel_values": torch.randn(2, 3, 32, 32)}
-
-
-def perturbed(net: Any) -> Any:
-    """The network with other weights than its conversion gave it, in evaluation."""
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return net.eval()
+def converted(scheme: str = "skipinit", name: str = "hf BERT") -> tuple[Any, Any, dict[str, Any]]:
+    """A network, its conversion with other weights than it was given, in evaluation, and inputs."""
+    model, inputs = network(name)
+    return model, perturbed(nl.convert(model, scheme, **inputs), 0.1).eval(), inputs
 
 
 # The second scheme leaves every parameter its name, so that the library would notice nothing.
 @pytest.mark.parametrize(
-    ("build", "scheme"),
+    ("name", "scheme"),
     [
-        (bert, "batch_norm_sqrt2"),
-        (gpt2, "skipinit"),
-        *(pytest.param(build, "batch_norm_sqrt2", marks=pytest.mark.slow) for build in (vit, swin)),
+        ("hf BERT", "batch_norm_sqrt2"),
+        ("hf GPT-2", "skipinit"),
+        *(pytest.param(name, "batch_norm_sqrt2", marks=pytest.mark.slow) for name in ("hf ViT", "hf Swin")),
     ],
 )
 def test_a_conversion_is_kept_by_save_pretrained_and_refused_by_from_pretrained(
-    build: Any, scheme: str, tmp_path: Path
+    name: str, scheme: str, tmp_path: Path
 ) -> None:
-    model, inputs = build()
-    net = perturbed(nl.convert(model.eval(), scheme, **inputs))
+    model, net, inputs = converted(scheme, name)
     expected = net(**inputs).logits
     for one in (net, deepcopy(net), pickle.loads(pickle.dumps(net)), torch.compile(net, backend="eager")):
         one.save_pretrained(tmp_path)
@@ -79,7 +57,7 @@ def test_a_conversion_is_kept_by_save_pretrained_and_refused_by_from_pretrained(
 
 
 def test_a_folder_of_the_original_is_replaced_and_the_original_saves_itself(tmp_path: Path) -> None:
-    model, inputs = bert()
+    model, inputs = network("hf BERT")
     model.save_pretrained(tmp_path)
     assert type(model).from_pretrained(tmp_path) is not None
     nl.convert(model, "fixup", **inputs).save_pretrained(tmp_path)
@@ -88,25 +66,13 @@ def test_a_folder_of_the_original_is_replaced_and_the_original_saves_itself(tmp_
 
 
 def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
-    model, inputs = bert()
-    net = nl.convert(model, "skipinit", **inputs)
+    _, net, _ = converted()
     with pytest.raises(nl.RecipeError, match="push_to_hub"):
         net.save_pretrained(tmp_path, push_to_hub=True)
     with pytest.raises(nl.RecipeError, match="shapes"):
         net.save_pretrained(tmp_path, state_dict={name: one[:0] for name, one in net.state_dict().items()})
     net.save_pretrained(tmp_path, is_main_process=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_trainer_calls_to_save(tmp_path: Path) -> None:
-    model, inputs = bert()
-    net = perturbed(nl.convert(model, "skipinit", **inputs))
-    trainer = SimpleNamespace(
-        model=net, processing_class=None, data_collator=None, is_distributed_loading_by_transformers=False,
-        args=SimpleNamespace(output_dir=str(tmp_path), should_save=True),
-    )  # fmt: skip
-    hf.Trainer._save(trainer, str(tmp_path), state_dict=net.state_dict())
-    assert torch.equal(nl.load(tmp_path)(**inputs).logits, net(**inputs).logits)
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
@@ -117,14 +83,14 @@ class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(index)
-        ids = torch.randint(50, (7,), generator=generator)
+        ids = torch.randint(2, 50, (7,), generator=generator)
         return {"input_ids": ids, "labels": torch.tensor(index % 2)}
 
 
 @pytest.mark.filterwarnings("ignore")  # the trainer's own
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="transformers' Trainer needs accelerate")
 def test_the_trainer_saves_and_resumes(tmp_path: Path) -> None:
-    model, inputs = bert()
+    model, inputs = network("hf BERT")
 
     def trainer(net: nn.Module, steps: int) -> Any:
         settings = {"max_steps": steps, "save_steps": 1, "per_device_train_batch_size": 4, "report_to": []}

@@ -124,20 +124,3 @@ def test_weights_that_may_run_code_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(ValueError, match=r"has no model\.safetensors; other weight files are not opened"):
         text_classifier(str(tmp_path))
-
-
-MISTAKES: list[tuple[str, str]] = [
-    ("brt(hidden_size=32)", r"transformers has no kind of model 'brt'\. Did you mean bert\? Examples are bert"),
-    ("bert(hidden_size='inf')", "transformers (refuses the settings of|cannot build) bert.*hidden_size"),
-    ("bert(hidden=32)", "The configuration of bert in transformers has no setting hidden; it has .*hidden_size"),
-    ("bert(hidden_size=30, num_attention_heads=4)", "cannot build bert.* as a classifier of sentences"),
-    ("clip", "cannot build clip as a classifier of sentences"),
-    ("no/such/folder", "There is no file .*config.json: expected .* Nothing is downloaded"),
-    ("nowhere.json", "There is no file nowhere.json"),
-]
-
-
-@pytest.mark.parametrize(("text", "sentence"), MISTAKES)
-def test_every_mistake_has_its_sentence(text: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        text_classifier(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -43,53 +43,44 @@ def copied(theirs: nn.MultiheadAttention, ours: Attention) -> None:
     theirs.out_proj.load_state_dict(ours.output.state_dict())
 
 
-def reference(model: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
+def reference(model: Any) -> tuple[Any, Any]:
+    """torch's encoder and decoder with the model's weights."""
     first = model.encoder.norm is not None
-    sizes = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": HIDDEN, "dropout": 0.0}
-    kind = {"batch_first": True, "norm_first": first, "dtype": torch.float64}
+    sizes: Any = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": HIDDEN, "dropout": 0.0}
+    sizes |= {"batch_first": True, "norm_first": first, "dtype": torch.float64}
     last = [nn.LayerNorm(WIDTH).double() if first else None for _ in range(2)]
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(**sizes, **kind), len(model.encoder.layers), last[0], enable_nested_tensor=False
+    encoder: Any = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes), len(model.encoder.layers), last[0], enable_nested_tensor=False
     )
-    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes, **kind), len(model.decoder.layers), last[1])
-    for theirs, ours in zip(encoder.layers, model.encoder.layers, strict=True):
-        copied(theirs.self_attn, ours.self_attention.attention)
-        blocks = (ours.self_attention, ours.feed_forward)
-        for norm, block in zip((theirs.norm1, theirs.norm2), blocks, strict=True):
-            norm.load_state_dict(block.norm.state_dict())
-        theirs.linear1.load_state_dict(ours.feed_forward.linear1.state_dict())
-        theirs.linear2.load_state_dict(ours.feed_forward.linear2.state_dict())
-    for theirs, ours in zip(decoder.layers, model.decoder.layers, strict=True):
-        copied(theirs.self_attn, ours.self_attention.attention)
-        copied(theirs.multihead_attn, ours.cross_attention.attention)
-        blocks = (ours.self_attention, ours.cross_attention, ours.feed_forward)
-        for norm, block in zip((theirs.norm1, theirs.norm2, theirs.norm3), blocks, strict=True):
-            norm.load_state_dict(block.norm.state_dict())
-        theirs.linear1.load_state_dict(ours.feed_forward.linear1.state_dict())
-        theirs.linear2.load_state_dict(ours.feed_forward.linear2.state_dict())
-    if first:
-        encoder.norm.load_state_dict(model.encoder.norm.state_dict())
-        decoder.norm.load_state_dict(model.decoder.norm.state_dict())
+    decoder: Any = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), len(model.decoder.layers), last[1])
+    for theirs, ours in ((encoder, model.encoder), (decoder, model.decoder)):
+        for layer, own in zip(theirs.layers, ours.layers, strict=True):
+            copied(layer.self_attn, own.self_attention.attention)
+            blocks = [own.self_attention, own.feed_forward]
+            if theirs is decoder:
+                copied(layer.multihead_attn, own.cross_attention.attention)
+                blocks.insert(1, own.cross_attention)
+            for number, block in enumerate(blocks, 1):
+                layer.get_submodule(f"norm{number}").load_state_dict(block.norm.state_dict())
+            for name in ("linear1", "linear2"):
+                layer.get_submodule(name).load_state_dict(own.feed_forward.get_submodule(name).state_dict())
+        if first:
+            theirs.norm.load_state_dict(ours.norm.state_dict())
     return encoder, decoder
 
 
 def embedded(table: Tensor, tokens: Tensor) -> Tensor:
-    places = torch.tensor(
-        [
-            [
-                (math.sin if feature % 2 == 0 else math.cos)(place / 10000 ** (2 * (feature // 2) / WIDTH))
-                for feature in range(WIDTH)
-            ]
-            for place in range(tokens.shape[1])
-        ],
-        dtype=torch.float64,
-    )
-    return table[tokens] * math.sqrt(WIDTH) + places
+    def position(place: int, feature: int) -> float:
+        angle = place / 10000 ** (2 * (feature // 2) / WIDTH)
+        return math.cos(angle) if feature % 2 else math.sin(angle)
+
+    places = [[position(place, feature) for feature in range(WIDTH)] for place in range(tokens.shape[1])]
+    return table[tokens] * math.sqrt(WIDTH) + torch.tensor(places, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_logits_and_gradients_are_those_of_torchs_layers(norm: Norm) -> None:
-    model = small(norm)
+    model: Any = small(norm)
     encoder, decoder = reference(model)
     source, target = words(4, 7), words(4, 5)
     source[1, 4:], source[3, 2:] = 0, 0
@@ -105,49 +96,23 @@ def test_logits_and_gradients_are_those_of_torchs_layers(norm: Norm) -> None:
     labels = words(4, 5)
     F.cross_entropy(expected.flatten(0, 1), labels.flatten()).backward()
     F.cross_entropy(actual.flatten(0, 1), labels.flatten()).backward()
+    ours = model.encoder.layers[0].self_attention, model.decoder.layers[1].cross_attention
     pairs = {
         "table": (model.embedding.weight.grad[1:], table.grad[1:]),
-        "value": (
-            model.encoder.layers[0].self_attention.attention.value.weight.grad,
-            encoder.layers[0].self_attn.in_proj_weight.grad[2 * WIDTH :],
-        ),
+        "value": (ours[0].attention.value.weight.grad, encoder.layers[0].self_attn.in_proj_weight.grad[2 * WIDTH :]),
         "key": (
-            model.decoder.layers[1].cross_attention.attention.key.weight.grad,
+            ours[1].attention.key.weight.grad,
             decoder.layers[1].multihead_attn.in_proj_weight.grad[WIDTH : 2 * WIDTH],
         ),
         "norm": (model.decoder.layers[2].feed_forward.norm.weight.grad, decoder.layers[2].norm3.weight.grad),
         "hidden": (model.encoder.layers[1].feed_forward.linear1.weight.grad, encoder.layers[1].linear1.weight.grad),
     }
-    for name, (ours, theirs) in pairs.items():
-        assert theirs.any(), name
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7, msg=name)
+    for name, (found, wanted) in pairs.items():
+        assert wanted.any(), name
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7, msg=name)
 
 
 # --- shapes, masks, cache ----------------------------------------------------------------------------------------
-
-
-@given(norm=NORMS, lengths=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=2, max_size=4))
-@settings(deadline=None, max_examples=15)
-def test_a_batch_is_its_sentences_and_padding_is_not_looked_at(norm: Norm, lengths: list[tuple[int, int]]) -> None:
-    model = small(norm)
-    pairs = [(words(1, source), words(1, target)) for source, target in lengths]
-    sources, targets = (
-        torch.cat([F.pad(pair[side], (0, 6 - pair[side].shape[1])) for pair in pairs]) for side in (0, 1)
-    )
-    together = model(sources, targets)
-    for row, (source, target) in enumerate(pairs):
-        torch.testing.assert_close(together[row, : target.shape[1]], model(source, target)[0], rtol=1e-9, atol=1e-9)
-
-
-@given(norm=NORMS, at=st.integers(1, 5))
-@settings(deadline=None, max_examples=10)
-def test_no_position_sees_a_later_one(norm: Norm, at: int) -> None:
-    model, source, target = small(norm), words(2, 4), words(2, 6)
-    other = target.clone()
-    other[:, at:] = torch.where(target[:, at:] == 1, 2, 1)
-    one, two = model(source, target), model(source, other)
-    assert torch.equal(one[:, :at], two[:, :at])
-    assert not torch.isclose(one[:, at:], two[:, at:]).all(-1).any()
 
 
 @given(norm=NORMS, steps=st.lists(st.integers(1, 4), min_size=1, max_size=5))
@@ -185,18 +150,6 @@ def test_one_matrix_embeds_both_languages_and_makes_the_logits() -> None:
     assert not model.embedding.weight[3].any()
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_number_of_parameters(norm: Norm) -> None:
-    """By hand: attention 4d² + 3d, feed-forward 2dh + d + h, norms 2d each, one table."""
-    d, h, v, encoder, decoder = 16, 40, 30, 2, 3
-    model = transformer(v, encoder, d, 4, h, norm=norm, decoder_layers=decoder)
-    attention, feed_forward = 4 * d * d + 3 * d, 2 * d * h + d + h
-    blocks = 2 * encoder + 3 * decoder
-    expected = v * d + (encoder + 2 * decoder) * attention + (encoder + decoder) * feed_forward
-    expected += 2 * d * (blocks + (2 if norm == "pre" else 0))
-    assert sum(parameter.numel() for parameter in model.parameters()) == expected
-
-
 # --- copies, text ------------------------------------------------------------------------------------------------
 
 
@@ -212,26 +165,6 @@ def test_it_is_named_by_text_and_brings_its_inputs() -> None:
     assert all(torch.equal(one, other) for one, other in zip(inputs, model.example_inputs(), strict=True))
     assert model(*inputs).shape == (2, 5, 13)
     assert isinstance(build_model(text, classes=10, image_shape=(3, 8, 8)), Transformer)
-    with pytest.raises(ValueError, match=r"transformer\(vocabulary=13.* does not take images"):
-        build_with_inputs(text, image_shape=(3, 8, 8))
-    with pytest.raises(ValueError, match=r"transformer needs vocabulary, as in normless:transformer\(vocabulary=…\)"):
-        build_with_inputs("normless:transformer")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"layers": 0}, "got layers=0 and decoder_layers=0"),
-        ({"decoder_layers": 0}, "got layers=6 and decoder_layers=0"),
-        ({"width": 9, "heads": 3}, "even, a sine and a cosine each, got width=9"),
-        ({"heads": 5}, "divides its width into equal heads, got width=512 and heads=5"),
-        ({"norm": "before"}, "lie pre or post, not 'before'"),
-        ({"padding": 10}, "got padding=10 and vocabulary=10"),
-    ],
-)
-def test_impossible_networks_are_refused(arguments: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        transformer(10, **arguments)  # type: ignore[arg-type]
 
 
 def test_dropout_is_at_the_branch_ends_and_on_the_embedded_tokens() -> None:

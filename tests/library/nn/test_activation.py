@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless.errors import UnsupportedEditError
 from normless.nn import ShiftedActivation
 from normless.nn.activation import ScaledActivation
 
@@ -56,32 +53,6 @@ def test_values_and_gradients_equal_the_plain_composition(name: str, biases: tup
     found = torch.autograd.grad(actual, leaves, direction)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    input_bias=st.floats(-2, 2),
-    output_bias=st.floats(-2, 2),
-    seed=st.integers(0, 2**31),
-)
-def test_relu_between_any_two_biases(shape: list[int], input_bias: float, output_bias: float, seed: int) -> None:
-    torch.manual_seed(seed)
-    module = ShiftedActivation(nn.ReLU())
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    for name, value in (("input_bias", input_bias), ("output_bias", output_bias)):
-        module.add_part(name, x)
-        nn.init.constant_(getattr(module, name), value)
-    direction = torch.randn(shape, dtype=torch.float64)
-    y = module(x)
-    torch.testing.assert_close(y, (x + input_bias).clamp_min(0) + output_bias, rtol=1e-12, atol=1e-12)
-    y.backward(direction)
-    passed = direction * (x + input_bias > 0)
-    assert module.input_bias is not None
-    assert module.output_bias is not None
-    torch.testing.assert_close(x.grad, passed, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(module.input_bias.grad, passed.sum().reshape(1), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(module.output_bias.grad, direction.sum().reshape(1), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -135,19 +106,6 @@ def test_the_input_is_not_overwritten() -> None:
     before = x.clone()
     module(x)
     assert torch.equal(x, before)
-
-
-@pytest.mark.parametrize("part", ["input_bias", "output_bias"])
-def test_a_bias_is_added_once_zero_in_the_dtype_of_the_reference(part: str) -> None:
-    module = ShiftedActivation(nn.ReLU())
-    module.add_part(part, torch.ones(3, dtype=torch.float64))
-    bias = getattr(module, part)
-    assert isinstance(bias, nn.Parameter)
-    assert bias.dtype is torch.float64
-    assert bias.tolist() == [0.0]
-    with pytest.raises(UnsupportedEditError, match=f"already has its {part.replace('_', ' ')}"):
-        module.add_part(part, torch.ones(3))
-    assert getattr(module, part) is bias
 
 
 def test_a_scaled_activation_scales_its_input_before_the_biases() -> None:

@@ -34,19 +34,15 @@ def test_each_side_is_multiplied_by_its_own_factor(skip_factor: float, branch_fa
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5), (4, 3, 2, 2)])
 def test_a_multiplier_multiplies_the_branch_alone(shape: tuple[int, ...], size: int) -> None:
-    skip, branch = torch.randn(shape), torch.randn(shape)
+    skip, branch, direction = torch.randn(3, *shape)
     total = ResidualSum()
     total.multiplier = nn.Parameter(torch.randn(size))
     expected = torch.stack([skip[:, c] + total.multiplier[c % size] * branch[:, c] for c in range(3)], dim=1)
     actual = total(skip, branch)
     torch.testing.assert_close(actual, expected)
-    direction = torch.randn(shape)
-    torch.testing.assert_close(
-        torch.autograd.grad(actual, total.multiplier, direction),
-        torch.autograd.grad(expected, total.multiplier, direction),
-    )
-    assert not total.is_plain
-    assert total.extra_repr() == "multiplier"
+    found, wanted = (torch.autograd.grad(one, total.multiplier, direction) for one in (actual, expected))
+    torch.testing.assert_close(found, wanted)
+    assert (total.is_plain, total.extra_repr()) == (False, "multiplier")
 
 
 def test_a_norm_on_the_skip_path_and_one_after_the_scaled_total() -> None:

@@ -1,120 +1,54 @@
-"""Which γ decays by default depends on the kind of network; temperatures decay only where they are named."""
+"""Which parameters decay by default depends on the kind of network; hidden matrices for Muon; tables by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+import timm
 import torch
+from gallery import ROWS
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 from written_networks import Written
 
 import normless as nl
-from normless.models import resnet_cifar
-from normless.models.spec import build_model
 
 RATES = {"lr": 0.1, "weight_decay": 0.01}
-IMAGES = torch.randn(2, 3, 32, 32)
+# A row of the gallery, a scheme, whether γ at branch ends decays, and words of the reason.
+KINDS: list[tuple[str, str, bool, str]] = [
+    ("CifarResNet", "as_written", True, "batch norms"),
+    ("cifar 8", "ghost_batch_norm(size=2)", True, "batch norms"),
+    ("GPT", "as_written", False, "h.0.ln1 is not a batch norm"),
+    ("torch pre-norm encoder", "as_written", False, "encoder.layers.0.norm1 is not a batch norm"),
+    ("small timm ViT", "as_written", False, "not a batch norm"),
+    ("cifar 8", "group_norm(groups=4)", False, "not a batch norm"),
+    ("Conformer", "as_written", False, "is not a batch norm"),
+    ("DenseNet", "as_written", False, "no residual blocks"),
+    ("cifar 8", "skipinit", False, "no norm with a γ"),
+]
+DIAGNOSED = {("cifar 8", "ghost_batch_norm(size=2)"), ("GPT", "as_written"), ("DenseNet", "as_written")}
 
 
-def rms_norm(width: int) -> nn.Module:
-    return Written(
-        lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * m.g, g=nn.Parameter(torch.ones(width))
-    )
+def built(name: str, text: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    inputs, _ = ROWS[name].example()
+    return nl.convert(ROWS[name].network(), text, *inputs), inputs
 
 
-class Own(nn.Module):
-    """A GPT with norms of its own, positions as a bare parameter and a tied embedding."""
-
-    def __init__(self, width: int = 16, layers: int = 2) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(30, width), nn.Parameter(torch.randn(8, width) * 0.02)
-        parts = {
-            "ln_1": lambda: rms_norm(width),
-            "qkv": lambda: nn.Linear(width, 3 * width),
-            "proj": lambda: nn.Linear(width, width),
-            "ln_2": lambda: nn.LayerNorm(width),
-            "fc": lambda: nn.Linear(width, 4 * width),
-            "out": lambda: nn.Linear(4 * width, width),
-        }
-        self.h = nn.ModuleList(nn.ModuleDict({name: make() for name, make in parts.items()}) for _ in range(layers))
-        self.ln_f, self.head = rms_norm(width), nn.Linear(width, 30, bias=False)
-        self.head.weight = self.wte.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.wte(tokens) + self.wpe[: tokens.shape[1]]
-        for block in self.h:
-            assert isinstance(block, nn.ModuleDict)
-            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in block["qkv"](block["ln_1"](x)).chunk(3, -1))
-            x = x + block["proj"](F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-            x = x + block["out"](F.gelu(block["fc"](block["ln_2"](x))))
-        return self.head(self.ln_f(x))
-
-
-TOKENS = torch.randint(30, (2, 6))
-
-
-def hybrid() -> nn.Module:
-    """A convolution with a batch norm beside a feed-forward branch with a layer norm."""
-
-    def forward(m: Written, x: Tensor) -> Tensor:
-        x = m.stem(x)
-        x = (x + m.bn(m.conv(x))).transpose(1, 2)
-        return m.head((x + m.fc(m.ln(x))).mean(1))
-
-    convolutions = {"stem": nn.Conv1d(3, 8, 3), "conv": nn.Conv1d(8, 8, 3, padding=1)}
-    norms = {"bn": nn.BatchNorm1d(8), "ln": nn.LayerNorm(8)}
-    return Written(forward, **convolutions, **norms, fc=nn.Linear(8, 8), head=nn.Linear(8, 2))
-
-
-def plain() -> nn.Module:
-    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(4))
-
-
-# The network, its inputs, whether γ at branch ends decays, and a word of the reason.
-KINDS: dict[str, tuple[Callable[[], nn.Module], Any, bool, str]] = {
-    "resnet": (lambda: build_model("timm:test_resnet"), IMAGES, True, "batch norms"),
-    "ghost": (lambda: nl.convert(resnet_cifar(8), "ghost_batch_norm(size=2)"), IMAGES, True, "batch norms"),
-    "own GPT": (Own, TOKENS, False, "ln_1 is not a batch norm"),
-    "encoder": (
-        lambda: nn.Sequential(nn.Linear(3, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)),
-        torch.randn(2, 5, 3),
-        False,
-        "1.norm1 is not a batch norm",
-    ),
-    "ViT": (lambda: build_model("timm:test_vit(img_size=32)"), IMAGES, False, "not a batch norm"),
-    "group norm": (lambda: nl.convert(resnet_cifar(8), "group_norm(groups=4)"), IMAGES, False, "not a batch norm"),
-    "hybrid": (hybrid, torch.randn(2, 3, 9), False, "ln is not a batch norm"),
-    "no blocks": (plain, IMAGES, False, "no residual blocks"),
-    "no norms": (lambda: nl.convert(resnet_cifar(8), "skipinit"), IMAGES, False, "no norm with a γ"),
-}
-
-
-def built(kind: str) -> nn.Module:
-    make, inputs, *_ = KINDS[kind]
-    model = make()
-    if any(isinstance(one, nn.LazyLinear) for one in model.modules()):
-        model(inputs)
-    return model
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_gamma_decays_in_residual_networks_with_batch_norms_and_nowhere_else(kind: str) -> None:
-    _, inputs, expected, reason = KINDS[kind]
-    model = built(kind)
+@pytest.mark.parametrize(("name", "text", "expected", "reason"), KINDS)
+def test_gamma_decays_in_residual_networks_with_batch_norms_and_nowhere_else(
+    name: str, text: str, expected: bool, reason: str
+) -> None:
+    model, inputs = built(name, text)
     for arguments in ({}, {"policy": "guidelines"}):
-        groups = nl.param_groups(model, inputs, **RATES, **arguments)
+        groups = nl.param_groups(model, *inputs, **RATES, **arguments)
         decayed = {group["name"] for group in groups if group["weight_decay"]}
-        assert decayed - {"weights"} == (
-            {"gamma_last", "gamma_other"} & {g["name"] for g in groups} if expected else set()
-        )
-        assert expected == ("gamma_last" in decayed)
+        norms = {"gamma_last", "gamma_other"} & {group["name"] for group in groups}
+        assert decayed - {"weights"} == (norms if expected else set())
         assert reason in str(groups)
-    forced = nl.param_groups(model, inputs, **RATES, policy="weights+last")
+    forced = nl.param_groups(model, *inputs, **RATES, policy="weights+last")
     assert all(group["weight_decay"] for group in forced if group["name"] == "gamma_last")
     assert "guidelines" not in str(forced)
 
@@ -124,20 +58,18 @@ def energy(outputs: Any, batch: Any) -> Tensor:
     return torch.stack([one.square().mean() for one in leaves]).sum()
 
 
-QUICK = ("ghost", "own GPT", "no blocks", "no norms")
-
-
 @pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    ("name", "text", "expected", "reason"),
+    [pytest.param(*one, marks=() if one[:2] in DIAGNOSED else pytest.mark.slow) for one in KINDS],
 )
-def test_a_diagnosis_asks_for_the_decays_that_the_default_makes(kind: str) -> None:
-    _, inputs, expected, reason = KINDS[kind]
-    model = built(kind)
-    names = {id(one): name for name, one in model.named_parameters()}
+def test_a_diagnosis_asks_for_the_decays_that_the_default_makes(
+    name: str, text: str, expected: bool, reason: str
+) -> None:
+    model, (inputs,) = built(name, text)
+    names = {id(one): key for key, one in model.named_parameters()}
 
     def advised(policy: str) -> list[nl.Finding]:
-        groups = nl.param_groups(model, inputs, **RATES, policy=policy)
-        optimizer = torch.optim.SGD(groups)
+        optimizer = torch.optim.SGD(nl.param_groups(model, inputs, **RATES, policy=policy))
         diagnosis = nl.diagnose(model, (inputs, inputs), loss=energy, optimizer=optimizer, trial_steps=0)
         return [one for one in diagnosis.advice if one.kind.startswith("decayed")]
 
@@ -151,57 +83,29 @@ def test_a_diagnosis_asks_for_the_decays_that_the_default_makes(kind: str) -> No
     assert bool(by_hand) == (not expected and any(group["name"] == "gamma_last" for group in groups))
 
 
-def clip() -> nn.Module:
-    """Two towers whose unit vectors are compared, with a learned logarithm of the logits' scale."""
-    return Written(
-        lambda m, x, y: m.logit_scale.exp() * F.normalize(m.a(x), dim=-1) @ F.normalize(m.b(y), dim=-1).t(),
-        a=nn.Linear(6, 4),
-        b=nn.Linear(6, 4),
-        logit_scale=nn.Parameter(torch.tensor(2.0)),
-    )
-
-
-def cosine() -> nn.Module:
-    """A residual network that ends in a cosine classifier with a learned scale."""
-
-    def forward(m: Written, x: Tensor) -> Tensor:
-        h = m.stem(x)
-        h = h + m.fc(F.relu(m.norm(h)))
-        return m.scale * F.linear(F.normalize(h, dim=-1), F.normalize(m.prototypes, dim=-1))
-
-    parameters = {"prototypes": nn.Parameter(torch.randn(3, 8)), "scale": nn.Parameter(torch.full((1,), 10.0))}
-    return Written(forward, stem=nn.Linear(6, 8), norm=nn.BatchNorm1d(8), fc=nn.Linear(8, 8), **parameters)
-
-
-def heads() -> nn.Module:
+def divided(m: Any, x: Tensor) -> Tensor:
     """Attention with a learned temperature for each head, and one for the logits, by which they are divided."""
+    q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in m.qkv(m.norm(x)).chunk(3, -1))
+    weights = (q @ k.transpose(-2, -1) * m.heat).softmax(-1)
+    x = x + m.proj((weights @ v).transpose(1, 2).flatten(2))
+    return m.head(x.mean(1)) / m.divisor  # type: ignore[no-any-return]
 
-    def forward(m: Written, x: Tensor) -> Tensor:
-        q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in m.qkv(m.norm(x)).chunk(3, -1))
-        weights = (q @ k.transpose(-2, -1) * m.heat).softmax(-1)
-        x = x + m.proj((weights @ v).transpose(1, 2).flatten(2))
-        return m.head(x.mean(1)) / m.divisor
 
+def with_divisor() -> nn.Module:
     layers = {"qkv": nn.Linear(8, 24), "proj": nn.Linear(8, 8), "head": nn.Linear(8, 3), "norm": nn.LayerNorm(8)}
-    return Written(forward, **layers, heat=nn.Parameter(torch.ones(2, 1, 1)), divisor=nn.Parameter(torch.ones(())))
+    return Written(divided, **layers, heat=nn.Parameter(torch.ones(2, 1, 1)), divisor=nn.Parameter(torch.ones(())))
 
 
-TEMPERATURES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], set[str]]] = {
-    "clip": (clip, (torch.randn(3, 6), torch.randn(3, 6)), {"logit_scale"}),
-    "cosine": (cosine, (torch.randn(3, 6),), {"scale"}),
-    "heads": (heads, (torch.randn(2, 5, 8),), {"heat", "divisor"}),
-}
-
-
-@pytest.mark.parametrize("name", TEMPERATURES)
+@pytest.mark.parametrize("name", ["TwoTowers", "softplus of a scale", "divided"])
 def test_temperatures_decay_only_where_they_are_named(name: str) -> None:
-    make, inputs, expected = TEMPERATURES[name]
-    model = make()
+    inputs = ROWS[name].example()[0] if name in ROWS else (torch.randn(2, 5, 8),)
+    model = ROWS[name].network() if name in ROWS else with_divisor()
+    expected = {"TwoTowers": {"logit_scale"}, "softplus of a scale": {"scale"}, "divided": {"heat", "divisor"}}
     names = {id(one): key for key, one in model.named_parameters()}
     for policy in ("guidelines", "weights", "all", "all+temperatures"):
         groups = nl.param_groups(model, *inputs, **RATES, policy=policy)
         (group,) = [one for one in groups if one["name"] == "temperatures"]
-        assert {names[id(one)] for one in group["params"]} == expected
+        assert {names[id(one)] for one in group["params"]} == expected[name]
         assert bool(group["weight_decay"]) == (policy == "all+temperatures")
 
 
@@ -210,3 +114,80 @@ def test_multipliers_of_branches_are_not_temperatures() -> None:
     headless = Written(lambda m, x: x + m.alpha * m.fc(x), fc=nn.Linear(4, 4), alpha=nn.Parameter(torch.ones(1)))
     groups = nl.param_groups(headless, torch.randn(2, 4), **RATES)
     assert [group["name"] for group in groups] == ["weights", "biases", "scalars"]
+
+
+# The embeddings and the heads that Muon does not train.
+SPLITS: dict[str, tuple[set[str], set[str]]] = {
+    "GPT": ({"wte.weight", "wpe.weight"}, set()),
+    "PostNormGPT": ({"wte.weight", "wpe.weight"}, {"lm_head.weight"}),
+    "hf GPT-2": ({"transformer.wte.weight", "transformer.wpe.weight"}, set()),
+    "TabularResNet": ({"enter.weight"}, {"head.2.weight"}),
+    "CifarResNet": ({"stem.0.weight"}, {"fc.weight"}),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_hidden_matrices_are_muons(name: str) -> None:
+    embedding, head = SPLITS[name]
+    model, (inputs, kwargs) = ROWS[name].network(), ROWS[name].example()
+    given = kwargs or inputs
+    groups = nl.param_groups(model, example_inputs=given, lr=1e-3, muon_lr=0.02, weight_decay=0.1)
+    names = {id(one): key for key, one in model.named_parameters()}
+    found = {group["name"]: {names[id(one)] for one in group["params"]} for group in groups}
+    matrices = {key for key, one in model.named_parameters() if one.dim() == 2}
+    assert found.get("embedding", set()) == embedding
+    assert found.get("head", set()) == head
+    assert found.get("weights", set()) == {key for key, one in model.named_parameters() if one.dim() > 2} - embedding
+    assert found.get("hidden", set()) == matrices - embedding - head
+    assert {group["lr"] for group in groups.muon} <= {0.02}
+    assert {group["lr"] for group in groups.rest} == {1e-3}
+    assert {group["weight_decay"] for group in groups if group["name"] in ("hidden", "embedding", "head")} == {0.1}
+    listed = [id(one) for part in (groups.muon, groups.rest) for group in part for one in group["params"]]
+    assert sorted(listed) == sorted(names)
+    assert not groups.muon or "hidden" in str(groups)
+
+
+def test_embeddings_are_left_out_of_decay_by_name() -> None:
+    model, (tokens,) = ROWS["GPT"].network(), ROWS["GPT"].example()[0]
+    groups = nl.param_groups(model, tokens, lr=1e-3, weight_decay=0.1, policy={"weights": True, "embedding": False})
+    assert {group["name"] for group in groups if group["weight_decay"]} == {"weights"}
+    assert "hidden" not in {group["name"] for group in groups}
+    (tables,) = [group for group in groups if group["name"] == "embedding"]
+    assert len(tables["params"]) == 2
+
+
+VIT = {"depth": 2, "embed_dim": 24, "num_heads": 2, "img_size": 32, "patch_size": 8, "num_classes": 5}
+NF = {"depths": (2, 1), "channels": (32, 64), "skipinit": True, "num_classes": 5}
+# The group of every parameter, by the first pattern that matches its name.
+TABLES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "NF-ResNet": (
+        lambda: timm.create_model("nf_resnet26", **NF),
+        "biases: *bias; scalars: *.skipinit_gain; gains: *.gain; weights: *.weight",
+    ),
+    "ViT": (
+        lambda: timm.create_model("vit_tiny_patch16_224", init_values=1e-5, **VIT),
+        "biases: *bias; rest: cls_token pos_embed; gamma_last: blocks.*.norm*; gamma_other: norm.weight; "
+        "layer_scale: blocks.*.ls?.gamma; weights: *.weight",
+    ),
+    # One bias of its qkv layer is joined from q_bias, zeros and v_bias.
+    "BEiT": (
+        lambda: timm.create_model("beit_base_patch16_224", **VIT),
+        "biases: *bias *relative_position_bias_table; rest: cls_token; gamma_last: blocks.*.norm*; "
+        "gamma_other: fc_norm.weight; layer_scale: blocks.*.gamma_?; weights: *.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_parameter_is_in_the_group_of_the_table(name: str) -> None:
+    build, text = TABLES[name]
+    model, table = build().train(), [part.split(": ") for part in text.split("; ")]
+    patterns = [(pattern, group) for group, listed in table for pattern in listed.split()]
+    expected = {
+        parameter: next(group for pattern, group in patterns if fnmatchcase(parameter, pattern))
+        for parameter, _ in model.named_parameters()
+    }
+    names = {id(one): key for key, one in model.named_parameters()}
+    groups = nl.param_groups(model, torch.zeros(2, 3, 32, 32), **RATES)
+    assert {names[id(one)]: group["name"] for group in groups for one in group["params"]} == expected
+    assert {*expected.values()} == {group for group, _ in table}

@@ -48,39 +48,35 @@ def one_block(norm: nn.Module, **further: nn.Module | nn.Parameter) -> Written:
     )  # fmt: skip
 
 
-PLAIN = {f"{path}.{kind}": group for path in ("stem", "conv", "head") for kind, group in
-         [("weight", "weights"), ("bias", "biases")]}  # fmt: skip
+def table(text: str, prefix: str = "") -> dict[str, str]:
+    """The group of each name in `GROUP: NAME NAME; GROUP: NAME`."""
+    parts = [part.split(": ") for part in text.split("; ") if part]
+    return {f"{prefix}{name}": group for group, names in parts for name in names.split()}
 
 
-@pytest.mark.parametrize(
-    ("norm", "expected"),
-    [
-        (lambda: BatchNormAct2d(8), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: LayerNorm2d(8), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: FilterResponseNormTlu2d(8), {"weight": "gamma_last", "bias": "biases", "tau": "biases"}),
-        (lambda: EvoNorm2dS0(8, groups=2), {"weight": "gamma_last", "bias": "biases", "v": "biases"}),
-        (
-            lambda: GlobalResponseNorm(8, channels_last=False),
-            {"weight": "gamma_last", "bias": "biases"},
-        ),
-        (lambda: of_tokens(T5LayerNorm(8)), {"inner.weight": "gamma_last"}),
-        (lambda: root_mean_square(), {"factor": "gamma_last", "shift": "biases"}),
-        (lambda: FrozenBatchNorm2d(8), {}),
-        (lambda: nn.BatchNorm2d(8, affine=False), {}),
-        (lambda: nn.GroupNorm(2, 8), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: nn.InstanceNorm2d(8, affine=True), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: nn.SyncBatchNorm(8).eval(), {"weight": "gamma_last", "bias": "biases"}),
-        (lambda: nn.PReLU(8), {"weight": "rest"}),
-        (lambda: nn.PReLU(), {"weight": "rest"}),
-    ],
-    ids=[
-        "fused batch norm", "layer norm of images", "filter response", "evonorm", "global response", "T5", "by hand",
-        "frozen", "without γ", "group", "instance", "sync", "slopes", "one slope",
-    ],
-)  # fmt: skip
-def test_a_norm_is_known_by_what_it_computes(norm: Callable[[], nn.Module], expected: dict[str, str]) -> None:
-    found = roles(one_block(norm()), images(8))
-    assert found == PLAIN | {f"norm.{name}": group for name, group in expected.items()}
+PLAIN = table("weights: stem.weight conv.weight head.weight; biases: stem.bias conv.bias head.bias")
+NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "fused batch norm": (lambda: BatchNormAct2d(8), "gamma_last: weight; biases: bias"),
+    "layer norm of images": (lambda: LayerNorm2d(8), "gamma_last: weight; biases: bias"),
+    "filter response": (lambda: FilterResponseNormTlu2d(8), "gamma_last: weight; biases: bias tau"),
+    "EvoNorm": (lambda: EvoNorm2dS0(8, groups=2), "gamma_last: weight; biases: bias v"),
+    "global response": (lambda: GlobalResponseNorm(8, channels_last=False), "gamma_last: weight; biases: bias"),
+    "T5": (lambda: of_tokens(T5LayerNorm(8)), "gamma_last: inner.weight"),
+    "by hand": (root_mean_square, "gamma_last: factor; biases: shift"),
+    "frozen": (lambda: FrozenBatchNorm2d(8), ""),
+    "without γ": (lambda: nn.BatchNorm2d(8, affine=False), ""),
+    "group": (lambda: nn.GroupNorm(2, 8), "gamma_last: weight; biases: bias"),
+    "instance": (lambda: nn.InstanceNorm2d(8, affine=True), "gamma_last: weight; biases: bias"),
+    "sync": (lambda: nn.SyncBatchNorm(8).eval(), "gamma_last: weight; biases: bias"),
+    "slopes": (lambda: nn.PReLU(8), "rest: weight"),
+    "one slope": (nn.PReLU, "rest: weight"),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_is_known_by_what_it_computes(name: str) -> None:
+    make, expected = NORMS[name]
+    assert roles(one_block(make()), images(8)) == PLAIN | table(expected, "norm.")
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -89,16 +85,10 @@ def test_the_gain_of_a_normalized_weight(bias: bool) -> None:
     model.conv = nn.Conv2d(8, 8, 3, padding=1, bias=bias)
     nn.utils.parametrizations.weight_norm(model.conv)
     nn.utils.parametrizations.weight_norm(model.head)
-    found = roles(model, images(8))
-    assert {name for name, group in found.items() if group == "gains"} == {
-        "conv.parametrizations.weight.original0",
-        "head.parametrizations.weight.original0",
-    }
-    assert {name for name, group in found.items() if group == "weights"} == {
-        "stem.weight",
-        "conv.parametrizations.weight.original1",
-        "head.parametrizations.weight.original1",
-    }
+    found, weight = roles(model, images(8)), "parametrizations.weight.original"
+    of_group = {kind: {name for name, group in found.items() if group == kind} for kind in ("gains", "weights")}
+    assert of_group["gains"] == {f"conv.{weight}0", f"head.{weight}0"}
+    assert of_group["weights"] == {"stem.weight", f"conv.{weight}1", f"head.{weight}1"}
 
 
 def test_packed_attention() -> None:
@@ -108,17 +98,11 @@ def test_packed_attention() -> None:
 
     attention = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
     model = Written(forward, norm=nn.LayerNorm(8), attention=attention, temperature=nn.Parameter(torch.ones(())))
-    assert roles(model, torch.zeros(2, 5, 8)) == {
-        "norm.weight": "gamma_last",
-        "norm.bias": "biases",
-        "attention.in_proj_weight": "weights",
-        "attention.in_proj_bias": "biases",
-        "attention.out_proj.weight": "weights",
-        "attention.out_proj.bias": "biases",
-        "attention.bias_k": "biases",
-        "attention.bias_v": "biases",
-        "temperature": "temperatures",
-    }
+    assert roles(model, torch.zeros(2, 5, 8)) == table(
+        "gamma_last: norm.weight; temperatures: temperature; "
+        "weights: attention.in_proj_weight attention.out_proj.weight; "
+        "biases: norm.bias attention.in_proj_bias attention.out_proj.bias attention.bias_k attention.bias_v"
+    )
 
 
 def test_parameters_that_no_layer_reads() -> None:
@@ -131,25 +115,12 @@ def test_parameters_that_no_layer_reads() -> None:
     shapes = {"token": (1, 1, 8), "matrix": (3, 5), "vector": (5,), "relative_bias_table": (3, 5)}
     parameters = {name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
     found = roles(one_block(root_mean_square(), idle=idle, **parameters), images(8))
-    assert {
-        name: group for name, group in found.items() if not name.startswith(("stem", "conv", "head", "norm"))
-    } == {
-        "idle.norm.weight": "gamma_other",
-        "idle.norm.bias": "biases",
-        "idle.own.factor": "gamma_other",
-        "idle.own.shift": "biases",
-        "idle.conv.weight": "weights",
-        "idle.conv.bias": "biases",
-        "idle.slopes.weight": "rest",
-        "idle.cell.weight_ih": "weights",
-        "idle.cell.weight_hh": "weights",
-        "idle.cell.bias_ih": "biases",
-        "idle.cell.bias_hh": "biases",
-        "token": "rest",
-        "matrix": "weights",
-        "vector": "rest",
-        "relative_bias_table": "biases",
-    }
+    rest = {name: group for name, group in found.items() if not name.startswith(("stem", "conv", "head", "norm"))}
+    assert rest == table(
+        "gamma_other: idle.norm.weight idle.own.factor; weights: idle.conv.weight matrix idle.cell.weight_ih "
+        "idle.cell.weight_hh; rest: idle.slopes.weight token vector; biases: idle.norm.bias idle.own.shift "
+        "idle.conv.bias idle.cell.bias_ih idle.cell.bias_hh relative_bias_table"
+    )
 
 
 def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> None:
@@ -166,15 +137,7 @@ def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> 
     parameters = {name: nn.Parameter(value) for name, value in values.items()}
     position, stem = nn.Parameter(torch.zeros(1, 3, 8)), nn.Linear(8, 8, bias=False)
     model = Written(forward, stem=stem, head=nn.Linear(8, 2), position=position, **parameters)
-    assert roles(model, torch.randn(2, 3, 8)) == {
-        "stem.weight": "weights",
-        "head.weight": "weights",
-        "head.bias": "biases",
-        "weight": "weights",
-        "bias_free": "biases",
-        "a_2": "gamma_other",
-        "b_2": "biases",
-        "bias_of_gain": "gamma_last",
-        "gain_of_bias": "biases",
-        "position": "rest",
-    }
+    assert roles(model, torch.randn(2, 3, 8)) == table(
+        "weights: stem.weight head.weight weight; biases: head.bias bias_free b_2 gain_of_bias; gamma_other: a_2; "
+        "gamma_last: bias_of_gain; rest: position"
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,6 @@ import torch
 import torch.distributed as dist
 from streams_of_networks import Network
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -52,6 +51,10 @@ def with_opacus(net: nn.Module) -> Any:
 
 
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
+    "itself": lambda net: net,
+    "copied": deepcopy,
+    "pickled": lambda net: pickle.loads(pickle.dumps(net)),
+    "DataParallel": nn.DataParallel,
     "DistributedDataParallel": DistributedDataParallel,
     "compiled": compiled,
     "compiled in DistributedDataParallel": lambda net: DistributedDataParallel(compiled(net)),
@@ -75,21 +78,4 @@ def test_the_groups_of_a_wrapped_network_are_the_networks(name: str) -> None:
     net = nl.convert(Network(), "skipinit", IMAGES)
     wrapped = WRAPPERS[name](net)
     assert_groups(nl.param_groups(wrapped, **RATES), wrapped)
-
-
-@pytest.mark.usefixtures("_alone")
-def test_sharded_parameters_by_the_map_from_before() -> None:
-    net = nl.convert(Network(), "skipinit", IMAGES)
-    mapped, expected = nl.residual_map(net), net(IMAGES)
-    mesh = init_device_mesh("cpu", (1,))
-    for block in net.blocks:
-        fully_shard(block, mesh=mesh)
-    sharded: Any = fully_shard(net, mesh=mesh)
-    groups = nl.param_groups(sharded, residual_map=mapped, **RATES)
-    assert_groups(groups, sharded)
-    assert all(isinstance(one, DTensor) for group in groups for one in group["params"])
-    outputs = sharded(IMAGES)
-    torch.testing.assert_close(outputs, expected)
-    outputs.square().sum().backward()
-    torch.optim.SGD(groups).step()
-    assert not torch.equal(sharded(IMAGES), expected)
+    assert nl.residual_map(net) == nl.residual_map(net, IMAGES)

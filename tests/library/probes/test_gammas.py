@@ -1,4 +1,4 @@
-"""The probe `gammas`: ‖γ‖ of every norm by role, alone and during a training."""
+"""The probe `gammas`: ‖γ‖ of every norm by role."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import nn
 
 import normless as nl
 from normless.models import resnet_cifar
-from normless.probes import RideAlong, every
 
 
 def test_norms_by_role_of_gammas_that_are_set() -> None:
@@ -31,22 +30,3 @@ def test_norms_without_gamma_have_no_row() -> None:
     table = nl.probe(model, torch.randn(3, 4), ["gammas"]).gammas
     assert table.empty
     assert list(table.columns) == ["order", "layer", "role", "channels", "gamma_norm"]
-
-
-def test_norms_during_a_training_are_those_before_each_step() -> None:
-    model = resnet_cifar(8, classes=4)
-    images, classes = torch.randn(4, 3, 8, 8), torch.arange(4)
-    found, ride = nl.residual_map(model, images), RideAlong(("gammas",), every(2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
-    expected = {}
-    names = [f"{path}.weight" for path, role in found.norms.items() if role == "other"]
-    for step in range(1, 5):
-        expected[step] = float(torch.cat([model.get_parameter(name).detach() for name in names]).norm())
-        with ride.during(step, model, found, classes):
-            nn.functional.cross_entropy(model(images), classes).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    table = ride.tables()["gammas"]
-    own = table[table["role"] == "other"]
-    norms = (own["gamma_norm"] ** 2).groupby(own["step"]).sum() ** 0.5
-    assert norms.to_dict() == pytest.approx({step: expected[step] for step in (1, 3)})

@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import timm
 import torch
+from gallery import ROWS
+from matrix.case import Subject
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
+from written_networks import Written
 
 import normless as nl
 from normless.nn import AlternatingBatchNorm2d, GhostBatchNorm2d, PartialBatchNorm2d
 
 
-class SequenceFirst(nn.Module):
+def sequence_first(mixing: bool) -> nn.Module:
     """A transformer whose layers see (T, B, C), the batch on axis 1, or on axis 0, where it mixes."""
-
-    def __init__(self, *, mixing: bool) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=mixing)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.encoder(x.transpose(0, 1)).transpose(0, 1)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=mixing)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return Written(lambda m, x: m.encoder(x.transpose(0, 1)).transpose(0, 1), encoder=encoder)
 
 
-class Windows(nn.Module):
+def windows(crossing: bool) -> nn.Module:
     """Attention inside windows: (B, T, C) to (B·T/2, 2, C) and back, or in windows that cross examples."""
 
-    def __init__(self, *, crossing: bool) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.crossing = crossing
+    def forward(m: Any, x: Tensor) -> Tensor:
+        parts = x.transpose(0, 1) if crossing else x
+        folded = parts.reshape(-1, 2, x.shape[-1])
+        folded = m.attention(folded, folded, folded)[0].reshape(parts.shape)
+        return x + (folded.transpose(0, 1) if crossing else folded)  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor) -> Tensor:
-        windows = x.transpose(0, 1) if self.crossing else x
-        shape = windows.shape
-        windows = windows.reshape(-1, 2, x.shape[-1])
-        windows = self.attention(windows, windows, windows)[0].reshape(shape)
-        return x + (windows.transpose(0, 1) if self.crossing else windows)
+    return Written(forward, attention=nn.MultiheadAttention(8, 2, batch_first=True))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -67,10 +62,10 @@ def test_batch_norms_mix_in_training_only(norm: Callable[[int], nn.Module], trai
 @pytest.mark.parametrize(
     ("model", "culprits"),
     [
-        (SequenceFirst(mixing=False), []),
-        (SequenceFirst(mixing=True), ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
-        (Windows(crossing=False), []),
-        (Windows(crossing=True), [""]),
+        (sequence_first(False), []),
+        (sequence_first(True), ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
+        (windows(False), []),
+        (windows(True), [""]),
         (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), []),
         (nn.LSTM(8, 8, batch_first=True), []),
         (nn.LSTM(8, 8), [""]),
@@ -84,68 +79,49 @@ def test_sequences(model: nn.Module, culprits: list[str]) -> None:
         assert [module.path for module in found.modules] == culprits
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["test_vit", "swin_micro"])
-def test_vision_transformers_do_not_mix(name: str) -> None:
-    """Swin folds its windows into the batch; stochastic depth drops whole examples, each independently."""
-    if name == "test_vit":
-        model, side = timm.create_model(name, drop_path_rate=0.5), 160
-    else:
-        model = timm.models.SwinTransformer(
-            img_size=32, patch_size=2, embed_dim=8, depths=(2, 2), num_heads=(2, 2), window_size=4, drop_path_rate=0.5
-        )
-        side = 32
-    for batch in (3, 4):
-        assert not nl.mixes_examples(model.train(), torch.randn(batch, 3, side, side))
-
-
-def test_tokens_masks_and_outputs_of_bert() -> None:
-    config = BertConfig(
-        vocab_size=32,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=12,
-    )
-    model = BertModel(config)
-    tokens = torch.randint(0, 32, (4, 9))
-    mask = (torch.arange(9) < torch.tensor([[9], [5], [7], [3]])).long()
+@pytest.mark.parametrize(
+    ("name", "culprits"),
+    [*((name, []) for name in ("Swin", "BERT", "hf BERT", "T5", "ConvNeXt")), ("an exponential", [""])],
+)
+def test_networks_of_the_gallery_mix_where_a_batch_is_not_its_examples(name: str, culprits: list[str]) -> None:
+    """Swin folds its windows into the batch; ConvNeXt drops whole branches, each example by itself."""
+    subject = Subject(ROWS[name])
+    assert bool(subject.mixes(subject.model.eval())) == bool(culprits)
     for training in (True, False):
-        assert not nl.mixes_examples(model.train(training), tokens)
-        assert not nl.mixes_examples(model, input_ids=tokens, attention_mask=mask)
+        found = nl.mixes_examples(subject.model.train(training), *subject.inputs, **subject.kwargs)
+        assert [module.path for module in found.modules] == culprits
 
+
+def test_one_field_of_an_output_that_mixes() -> None:
     class Centred(BertModel):
         def forward(self, **inputs: Tensor) -> object:
             output = super().forward(**inputs)
             output.pooler_output = output.pooler_output - output.pooler_output.mean(0)
             return output
 
-    found = nl.mixes_examples(Centred(config), input_ids=tokens, attention_mask=mask)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    mask = (torch.arange(9) < torch.tensor([[9], [5], [7], [3]])).long()
+    model = Centred(BertConfig(vocab_size=32, max_position_embeddings=12, **sizes))
+    found = nl.mixes_examples(model, input_ids=torch.randint(0, 32, (4, 9)), attention_mask=mask)
     assert [module.path for module in found.modules] == [""]
 
 
-class Experts(nn.Module):
+def experts(capacity: int | None = None) -> nn.Module:
     """Every token goes to one expert; the number of tokens there changes the rounding of its sums."""
 
-    def __init__(self, *, capacity: int | None = None) -> None:
-        super().__init__()
-        self.router = nn.Linear(96, 3)
-        self.experts = nn.ModuleList(nn.Linear(96, 96) for _ in range(3))
-        self.capacity = capacity
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
-        chosen = self.router(tokens).argmax(1)
-        output = torch.zeros_like(tokens)
-        for index, expert in enumerate(self.experts):
-            sent = (chosen == index).nonzero().flatten()[: self.capacity]
+        chosen, output = m.router(tokens).argmax(1), torch.zeros_like(tokens)
+        for index, expert in enumerate(m.experts):
+            sent = (chosen == index).nonzero().flatten()[:capacity]
             output[sent] = expert(tokens[sent])
         return (tokens + output).view_as(x)
+
+    return Written(forward, router=nn.Linear(96, 3), experts=nn.ModuleList(nn.Linear(96, 96) for _ in range(3)))
 
 
 def test_experts_mix_only_where_tokens_compete_for_them() -> None:
     inputs = torch.randn(4, 9, 96)
-    assert not nl.mixes_examples(nn.Sequential(Experts(), Experts()), inputs)
-    crowded = nl.mixes_examples(nn.Sequential(Experts(), Experts(capacity=3)), inputs)
+    assert not nl.mixes_examples(nn.Sequential(experts(), experts()), inputs)
+    crowded = nl.mixes_examples(nn.Sequential(experts(), experts(3)), inputs)
     assert [module.path for module in crowded.modules] == ["1"]

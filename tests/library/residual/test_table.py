@@ -19,11 +19,11 @@ def _norm(path: str, gamma: bool = True) -> Layer:
     return Layer(path, "norm", gamma=f"{path}.weight" if gamma else None, description="LayerNorm")
 
 
-def _row(text: str, name: str) -> list[str]:
+def _row(text: str, name: str) -> str:
     """The cells of the row that names a block."""
     rows = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
     (row,) = [cells for cells in rows if name in cells[:2]]
-    return row
+    return " | ".join(row)
 
 
 def test_a_row_has_number_name_m_branch_skip_path_and_what_follows_the_sum() -> None:
@@ -35,16 +35,10 @@ def test_a_row_has_number_name_m_branch_skip_path_and_what_follows_the_sum() -> 
         identity_skip=False,
     )
     text = format_blocks(ResidualMap((block,), stem_layers=(_norm("0"),), head_layers=(_weight("h"),)))
-    assert _row(text, "b") == [
-        "1",
-        "b",
-        "2",
-        "linear f → LayerNorm (γ last) → relu → linear g",
-        "linear s → LayerNorm (γ down)",
-        "ReLU",
-    ]
-    assert _row(text, "stem") == ["stem", "LayerNorm (γ stem)"]
-    assert _row(text, "head") == ["head", "linear h"]
+    branch, skip = "linear f → LayerNorm (γ last) → relu → linear g", "linear s → LayerNorm (γ down)"
+    assert _row(text, "b") == f"1 | b | 2 | {branch} | {skip} | ReLU"
+    assert _row(text, "stem") == "stem | LayerNorm (γ stem)"
+    assert _row(text, "head") == "head | linear h"
 
 
 def test_gates_scale_and_dropout_are_shown_and_gates_are_in_parentheses() -> None:
@@ -61,11 +55,8 @@ def test_gates_scale_and_dropout_are_shown_and_gates_are_in_parentheses() -> Non
         chain=2,
     )
     text = format_blocks(ResidualMap((block,)))
-    assert _row(text, "b")[2:] == [
-        "2",
-        "linear f → (linear g1 → linear g2) → linear h → layer scale → Dropout",
-        "identity",
-    ]
+    branch = "linear f → (linear g1 → linear g2) → linear h → layer scale → Dropout"
+    assert _row(text, "b") == f"1 | b | 2 | {branch} | identity"
 
 
 def test_what_could_not_be_placed_is_listed() -> None:
@@ -78,9 +69,9 @@ def test_the_middle_of_what_is_very_long_is_left_out() -> None:
     long = tuple(_weight(f"l{index}") for index in range(100))
     blocks = tuple(ResidualBlock(f"b{index}", branch_layers=long) for index in range(50))
     text = format_blocks(ResidualMap(blocks), width=4000)
-    assert _row(text, "…") == ["…", "10 more blocks"]
-    assert _row(text, "b19")[0] == "20"
-    assert _row(text, "b30")[0] == "31"
+    assert _row(text, "…") == "… | 10 more blocks"
+    assert _row(text, "b19").startswith("20 | ")
+    assert _row(text, "b30").startswith("31 | ")
     assert not any(f"b{index}" in text.split() for index in range(20, 30))
     assert "→ linear l19 → … 60 more layers … → linear l80 →" in text
 

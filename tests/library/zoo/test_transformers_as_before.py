@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from gallery import ROWS
+from matrix.case import perturbed
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from zoo_transformers import BUILDERS, SIZES, Built, tokens
 
 import normless as nl
 from normless.edits import RemoveNorms, ScaleSums
@@ -24,41 +25,14 @@ from normless.edits import RemoveNorms, ScaleSums
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 BARE = nl.Scheme("bare", (RemoveNorms(), ScaleSums(1.0)))
-SCHEMES = ["skipinit(alpha=0.5)", "fixup"]
-PADDING = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+PADDING = torch.tensor([[1] * 7, [1] * 4 + [0] * 3] * 2)
 
 
-def bert() -> Built:
-    return hf.BertForSequenceClassification(hf.BertConfig(vocab_size=50, **SIZES)), {"input_ids": tokens()}
-
-
-def distilbert() -> Built:
-    config = hf.DistilBertConfig(vocab_size=50, dim=16, n_layers=3, n_heads=2, hidden_dim=32)
-    return hf.DistilBertForSequenceClassification(config), {"input_ids": tokens()}
-
-
-def llama() -> Built:
-    config = hf.LlamaConfig(vocab_size=50, num_key_value_heads=1, **SIZES)
-    return hf.LlamaForCausalLM(config), {"input_ids": tokens(), "use_cache": False}
-
-
-def mistral() -> Built:
-    config = hf.MistralConfig(vocab_size=50, num_key_value_heads=1, sliding_window=4, **SIZES)
-    return hf.MistralForCausalLM(config), {"input_ids": tokens(), "use_cache": False}
-
-
-def t5() -> Built:
-    model, inputs = BUILDERS["t5"]()
-    model.config.decoder_start_token_id = 0  # type: ignore[union-attr]
-    return model, inputs
-
-
-OWN = {"t5": t5, "bert": bert, "distilbert": distilbert, "llama": llama, "mistral": mistral}
-QUICK = {"bert", "gpt2", "resnet"}
-BUILT = {name: BUILDERS[name] for name in ("vit", "gpt2", "swin", "convnext", "resnet")} | OWN
-CAUSAL = ["gpt2", "llama", "mistral"]
-OF_TOKENS = ["bert", "distilbert", *CAUSAL, "t5"]
-WITH_ATTENTION = [*OF_TOKENS, "vit", "swin"]
+QUICK = ("hf BERT", "hf GPT-2", "hf ResNet")
+CAUSAL = ("hf GPT-2", "hf LLaMA")
+OF_TOKENS = ("hf BERT", "hf DistilBERT", *CAUSAL, "hf T5")
+WITH_ATTENTION = (*OF_TOKENS, "hf ViT", "hf Swin")
+ALL = (*WITH_ATTENTION, "hf ConvNeXt", "hf ResNet")
 
 
 def some(names: Iterable[str]) -> list[Any]:
@@ -66,13 +40,12 @@ def some(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in names]
 
 
-def built(name: str) -> Built:
+def built(name: str) -> tuple[Any, dict[str, Any]]:
     """A network in evaluation whose biases and norms are no longer at 0 and 1, and its inputs."""
-    model, inputs = BUILT[name]()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
-    return model.eval(), inputs
+    model: Any = ROWS[name].network()
+    if name == "hf T5":
+        model.config.decoder_start_token_id = 0
+    return perturbed(model, 0.05).eval(), ROWS[name].example()[1]
 
 
 def without_norms(model: nn.Module) -> Any:
@@ -95,7 +68,7 @@ def assert_same(outputs: Any, expected: Any) -> None:
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-@pytest.fixture(scope="module", params=some(BUILT))
+@pytest.fixture(scope="module", params=some(ALL))
 def pair(request: pytest.FixtureRequest) -> tuple[Any, Any, dict[str, Any]]:
     """The conversion, the oracle, and inputs."""
     torch.manual_seed(0)
@@ -139,25 +112,6 @@ def test_export_compile_and_script_compute_the_same(pair: tuple[Any, Any, dict[s
     torch.testing.assert_close(torch.jit.trace(ByPosition(), values)(*values), expected[0], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name", some(BUILT))
-def test_schemes_export_and_train_with_a_checkpoint_of_activations(name: str, scheme: str) -> None:
-    model, inputs = built(name)
-    net: Any = nl.convert(model, scheme, **inputs)
-    exported = torch.export.export(net, (), inputs)
-    assert_same(exported.module()(**inputs), net(**inputs))
-    if net.supports_gradient_checkpointing:
-        gradients = []
-        for checkpointed in (False, True):
-            one = deepcopy(net).train()
-            if checkpointed:
-                one.gradient_checkpointing_enable()
-            torch.manual_seed(0)
-            one(**inputs)[0].square().sum().backward()
-            gradients.append([0 if value.grad is None else value.grad.clone() for value in one.parameters()])
-        torch.testing.assert_close(*gradients)
-
-
 @pytest.mark.parametrize("name", some(WITH_ATTENTION))
 def test_attention_weights(name: str) -> None:
     model, inputs = built(name)
@@ -175,8 +129,10 @@ def test_padding_and_losses_with_and_without_a_mask_at_the_conversion(name: str,
     mask = {"attention_mask": PADDING}
     net, bare = nl.convert(model, BARE, **inputs, **(mask if with_mask else {})), without_norms(model)
     plain = {key: value for key, value in inputs.items() if key != "decoder_input_ids"}
-    classes = name in ("bert", "distilbert")
-    labels = {"labels": torch.tensor([0, 1]) if classes else inputs["input_ids"].masked_fill(PADDING == 0, -100)}
+    classes = name in ("hf BERT", "hf DistilBERT")
+    labels = {
+        "labels": torch.tensor([0, 1, 0, 1]) if classes else inputs["input_ids"].masked_fill(PADDING == 0, -100)
+    }
     for given in (inputs, inputs | mask, plain | mask | labels):
         assert_same(net(**given), bare(**given))
     masked = net(**plain, **mask, **labels).loss

@@ -8,18 +8,17 @@ what the map says lies beside the branches.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 import pytest
-import timm
 import torch
-import torchvision
+from gallery import ROWS
+from gallery.row import differences
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
-from zoo_transformers import BUILDERS
 
 from normless import residual_map
 from normless.residual import ResidualBlock, ResidualMap
@@ -27,62 +26,30 @@ from normless.residual import ResidualBlock, ResidualMap
 Run = tuple[Tensor, Tensor]
 
 
-def from_timm(name: str, size: int = 64, **options: Any) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
-    return lambda: (timm.create_model(name, **options), {"x": torch.randn(2, 3, size, size)})
-
-
-def from_torchvision(name: str, size: int = 64, **options: Any) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
-    return lambda: (torchvision.models.get_model(name, **options), {"x": torch.randn(2, 3, size, size)})
-
-
-# Each with the number of its blocks, by its definition.
-NETWORKS = {
-    "torchvision resnet18": (from_torchvision("resnet18"), 8),
-    "torchvision resnext50": (from_torchvision("resnext50_32x4d"), 16),
-    "torchvision regnet": (from_torchvision("regnet_y_400mf"), 16),
-    "torchvision mobilenet": (from_torchvision("mobilenet_v2"), 10),
-    "torchvision efficientnet": (from_torchvision("efficientnet_b0"), 9),
-    "torchvision convnext": (from_torchvision("convnext_tiny"), 18),
-    "torchvision swin": (from_torchvision("swin_t"), 24),
-    "torchvision vit": (from_torchvision("vit_b_16", image_size=64), 24),
-    "timm resnetv2": (from_timm("resnetv2_18"), 8),
-    "timm res2next": (from_timm("res2next50"), 16),
-    "timm senet": (from_timm("legacy_seresnet18"), 8),
-    "timm xception": (from_timm("legacy_xception", 96), 12),
-    "timm convmixer": (from_timm("convmixer_768_32"), 32),
-    "timm mambaout": (from_timm("test_mambaout"), 6),
-    "timm poolformer": (from_timm("poolformer_s12"), 24),
-    "timm gmlp": (from_timm("gmlp_ti16_224", img_size=64), 30),
-    "timm vit": (from_timm("test_vit", img_size=64, init_values=0.5), 12),
-    "timm dinov3": (from_timm("vit_tiny_patch16_dinov3_qkvb"), 24),
-    "timm davit": (from_timm("davit_tiny"), 48),
-    "bert": (BUILDERS["bert"], 6),
-    "vit": (BUILDERS["vit"], 6),
-    "gpt2": (BUILDERS["gpt2"], 6),
-    "t5": (BUILDERS["t5"], 13),
-    "swin": (BUILDERS["swin"], 6),
-    "convnext": (BUILDERS["convnext"], 5),
-    "resnet": (BUILDERS["resnet"], 4),
-    "encoder post-norm": (BUILDERS["encoder post-norm"], 6),
-    "encoder pre-norm": (BUILDERS["encoder pre-norm"], 6),
-    "decoder": (BUILDERS["decoder"], 6),
-}
-QUICK = {"torchvision resnet18", "timm vit", "bert", "encoder post-norm"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in NETWORKS]
+QUICK = ("small timm ViT", "hf BERT", "torch post-norm encoder")
+OF_ZOO = (
+    *("torchvision resnext50_32x4d", "torchvision regnet_y_400mf", "torchvision mobilenet_v2", "torchvision swin_t"),
+    *("torchvision efficientnet_b0", "torchvision convnext_tiny", "torchvision vit_b_16", "timm resnetv2_18"),
+    *("timm res2next50", "timm legacy_seresnet18", "timm legacy_xception", "timm convmixer_768_32", "ResNet-18"),
+    *("timm test_mambaout", "timm poolformer_s12", "timm gmlp_ti16_224", "timm test_vit", "timm davit_tiny"),
+    *("timm vit_tiny_patch16_dinov3_qkvb", "hf GPT-2", "hf T5", "hf ViT", "hf Swin", "hf ConvNeXt", "hf ResNet"),
+    *("torch pre-norm encoder", "torch decoder"),
 )
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.zoo) for name in OF_ZOO)])
 def test_without_its_branches_a_module_is_its_skip_paths(name: str) -> None:
-    build, blocks_by_definition = NETWORKS[name]
-    model, inputs = build()
-    model = perturbed(model).eval()
-    found = residual_map(model, **inputs)
-    assert found.depth == blocks_by_definition
+    model, (inputs, kwargs) = perturbed(ROWS[name].network()).eval(), ROWS[name].example()
+    found = residual_map(model, *inputs, **kwargs)
+    assert differences(ROWS[name], found) == []
     homes = homes_of(found)
-    alive = record(model, inputs, homes)
+
+    def recorded() -> dict[str, Run]:
+        return record(model, inputs, kwargs, homes)
+
+    alive = recorded()
     switch_off(model, found)
-    dead = record(model, inputs, homes)
+    dead = recorded()
     for home, blocks in homes.items():
         given, returned = dead[home]
         assert torch.equal(by_hand(model, blocks, given), returned), home
@@ -114,7 +81,7 @@ def _module_around(block: ResidualBlock) -> str:
     return ".".join(names[0] for names in common)
 
 
-def record(model: nn.Module, inputs: dict[str, Any], paths: Iterable[str]) -> dict[str, Run]:
+def record(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], paths: Iterable[str]) -> dict[str, Run]:
     """What each module is given and returns in one forward pass; it is given noise on top of what reaches it.
 
     Without the noise a ReLU behind a sum would see nothing negative and be as good as none.
@@ -137,7 +104,7 @@ def record(model: nn.Module, inputs: dict[str, Any], paths: Iterable[str]) -> di
         handles.append(module.register_forward_pre_hook(partial(before, path), with_kwargs=True))
         handles.append(module.register_forward_hook(partial(after, path)))
     with torch.no_grad():
-        model(**inputs)
+        model(*inputs, **kwargs)
     for handle in handles:
         handle.remove()
     return {path: (given, returned) for path, (given, returned) in runs.items()}
