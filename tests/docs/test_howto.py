@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,17 @@ from normless.schemes import SCHEMES
 from normless_papers.artefact import ARTEFACTS
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
+README, QUESTIONS = ROOT / "README.md", ROOT / "docs" / "questions.md"
+HOWTOS = sorted((ROOT / "docs" / "howto").glob("*.md"))
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.\w+)\n")
 
 
-def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """The language and the text of every fenced block."""
-    for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
-        yield match[1], match[2]
-
-
 def carry_out(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
     """Write the files of a page, run its code and its commands of normless; the number of files and commands."""
     files = commands = 0
-    for language, text in blocks(page):
+    for language, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
         file = _FILE.match(text)
         if language in ("python", "yaml") and file is not None:
             Path(file[1]).write_text(text, encoding="utf-8")
@@ -46,71 +40,53 @@ def carry_out(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture[s
     return files, commands
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [*HOWTOS, README, *(pytest.param(page, marks=pytest.mark.slow) for page in (*TUTORIALS, QUESTIONS))],
+    ids=lambda page: page.stem,
+)
+@pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha:UserWarning")  # Opacus' accountant
 def test_the_page_works_as_it_reads(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     # What a page registers is not for the tests after it.
     for registry in (SCHEMES, EDITS, PROBES, ARTEFACTS):
         monkeypatch.setattr(registry, "_own", dict(registry._own))
-    files, commands = carry_out(page, {"__name__": "howto"}, capsys)
-    assert files >= 1
-    assert commands >= 1
+    names: dict[str, Any] = {"__name__": page.stem}
+    files, commands = carry_out(page, names, capsys)
+    text = page.read_text(encoding="utf-8")
+    if page in HOWTOS:
+        assert files >= 1
+        assert commands >= 1
+    elif page in TUTORIALS:
+        assert len(text.splitlines()) < 100
+        assert any(language in ("python", "console") for language, _ in _BLOCK.findall(text))
+    elif page == QUESTIONS:
+        # Every answer says where it was asked or is described.
+        answers = text.split("\n### ")[1:]
+        assert answers
+        assert all("](https://" in answer for answer in answers)
+    else:
+        printed = capsys.readouterr().out
+        assert (files, commands) == (0, 3)
+        assert "8 residual blocks" in printed
+        assert "Nothing was found that keeps it from training" in printed
+        assert names["report"].norms, "every batch norm is in the report"
+        assert Path("fixed-up", "model.safetensors").is_file()
+        assert Path("resnet18-fixup", "recipe.json").is_file()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-@pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha:UserWarning")  # Opacus' accountant
-def test_the_tutorial_works_as_it_reads(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert len(page.read_text(encoding="utf-8").splitlines()) < 100
-    assert any(language in ("python", "console") for language, _ in blocks(page))
-    carry_out(page, {"__name__": "tutorial"}, capsys)
-
-
-@pytest.mark.slow
-def test_the_questions_work_as_they_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    page = ROOT / "docs" / "questions.md"
-    carry_out(page, {"__name__": "questions"}, capsys)
-    # Every answer says where it was asked or is described.
-    answers = page.read_text(encoding="utf-8").split("\n### ")[1:]
-    assert answers
-    assert all("](https://" in answer for answer in answers)
-
-
-def test_the_readme_works_as_it_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "readme"}
-    assert carry_out(ROOT / "README.md", names, capsys) == (0, 3)
-    printed = capsys.readouterr().out
-    assert "8 residual blocks" in printed
-    assert "Nothing was found that keeps it from training" in printed
-    assert names["report"].norms, "every batch norm is in the report"
-    assert (tmp_path / "fixed-up" / "model.safetensors").is_file()
-    assert (tmp_path / "resnet18-fixup" / "recipe.json").is_file()
-
-
-def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *PAGES, *TUTORIALS):
+def test_links_lead_somewhere_and_every_page_is_in_the_navigation() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+    for page in (README, *(ROOT / "docs").glob("*.md"), *HOWTOS, *TUTORIALS):
+        text = page.read_text(encoding="utf-8")
         # mkdocs turns the paths of Markdown into those of the site, and leaves those of HTML.
-        assert page.name == "README.md" or "<img" not in page.read_text(encoding="utf-8"), page.name
-        targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)|src="([^"]+)"', page.read_text(encoding="utf-8"))
+        assert page == README or "<img" not in text, page.name
+        targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)|src="([^"]+)"', text)
         for target in filter(None, (one or other for one, other in targets)):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_every_page_is_in_the_navigation() -> None:
     docs = ROOT / "docs"
     named = re.findall(r"[\w/-]+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == sorted(str(page.relative_to(docs)) for page in docs.rglob("*.md"))

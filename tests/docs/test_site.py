@@ -6,24 +6,33 @@ import functools
 import http.server
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
+import numpy as np
 import pytest
 from notebooks_of_tutorials import INSTALL, NOTEBOOKS, REPOSITORY, TUTORIALS, link_of, notebook_of
+from PIL import Image
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLACES = ("", "choosing/", "networks/", "diagnosis/", "demo/", "tutorials/sweep/")
+TYPED = {
+    "my network does not train": "/diagnosis/",
+    "load_state_dict": "/networks/",
+    "batch size 1": "/tutorials/batch_size_one/",
+    "param_groups": "/api/",
+}
 # The columns of code that the site shows without scrolling.
 COLUMNS = 88
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,9 +44,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_the_notebook_of_a_tutorial_has_its_code(page: Path) -> None:
+def test_the_notebook_of_a_tutorial_has_its_code_and_links_that_lead_to_the_repository(page: Path) -> None:
     path = NOTEBOOKS / f"{page.stem}.ipynb"
     assert path.read_text(encoding="utf-8") == notebook_of(page), "make notebooks"
+    assert page.read_text(encoding="utf-8").split("\n\n")[1] == link_of(page)
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     nbformat.validate(notebook)
     cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
@@ -49,29 +59,26 @@ def test_the_notebook_of_a_tutorial_has_its_code(page: Path) -> None:
     typed = [line for text in blocks(page, "console") for line in text.split("\n") if line.startswith("$ ")]
     assert commands == [f"!{line[2:]}" for line in typed]
     assert all(cell.get("outputs", []) == [] for cell in notebook.cells)
+    targets = re.findall(r"\]\(([^)#]+)", notebook_of(page).replace(f"{REPOSITORY}/blob/main/", "here:"))
+    assert all("://" in target or (ROOT / target.removeprefix("here:")).is_file() for target in targets)
 
 
-def test_every_tutorial_and_no_other_page_has_a_notebook_and_opens_it() -> None:
+def test_notebooks_are_those_of_the_tutorials_and_the_front_page_has_the_code_of_the_readme() -> None:
     assert sorted(path.stem for path in NOTEBOOKS.iterdir()) == [page.stem for page in TUTORIALS]
-    for page in TUTORIALS:
-        assert page.read_text(encoding="utf-8").split("\n\n")[1] == link_of(page)
-
-
-def test_links_of_a_notebook_lead_to_pages_of_the_repository() -> None:
-    for page in TUTORIALS:
-        targets = re.findall(r"\]\(([^)#]+)", notebook_of(page).replace(f"{REPOSITORY}/blob/main/", "here:"))
-        assert all("://" in target or (ROOT / target.removeprefix("here:")).is_file() for target in targets), page
-
-
-def test_the_code_of_the_front_page_is_that_of_the_readme() -> None:
     (shown,) = blocks(ROOT / "docs" / "index.md", "python")
     assert shown == blocks(ROOT / "README.md", "python")[0], "the README's code is run by its test"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_fits_the_width_of_the_page(page: Path) -> None:
-    lines = [line for language in ("python", "yaml") for text in blocks(page, language) for line in text.split("\n")]
-    assert [line for line in lines if len(line) > COLUMNS] == []
+def test_code_fits_the_width_of_the_page() -> None:
+    texts = [text for page in PAGES for language in ("python", "yaml") for text in blocks(page, language)]
+    assert [line for text in texts for line in text.split("\n") if len(line) > COLUMNS] == []
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each on the terminal."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +94,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
-    shutil.rmtree(folder)
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a line for each on the terminal."""
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def open_page(browser: Browser, address: str, width: int, scheme: str) -> Page:
@@ -105,56 +104,34 @@ def open_page(browser: Browser, address: str, width: int, scheme: str) -> Page:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("place", ["", "choosing/", "networks/", "diagnosis/", "demo/", "tutorials/sweep/"])
-def test_pages_fit_the_screen(site: str, browser: Browser, place: str, width: int) -> None:
-    page = open_page(browser, site + place, width, "dark")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_pages_fit_the_screen(site: str, browser: Browser, width: int) -> None:
     # Code that is wider than its box would scroll; that of Python does not on a desktop.
     wide = "[...document.querySelectorAll('.language-python code')].filter(c => c.scrollWidth > c.clientWidth).length"
-    assert width < 1280 or page.evaluate(wide) == 0
     broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
-    assert page.evaluate(broken) == []
-    page.context.close()
+    for place in PLACES:
+        page = open_page(browser, site + place, width, "dark")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        assert width < 1280 or page.evaluate(wide) == 0, place
+        assert page.evaluate(broken) == []
+        page.context.close()
 
 
 @pytest.mark.slow
-def test_figures_follow_dark_pages(site: str, browser: Browser) -> None:
-    shown = {}
+def test_figures_follow_dark_pages_and_search_finds_what_people_type(site: str, browser: Browser) -> None:
+    means = []
     for scheme in ("light", "dark"):
         page = open_page(browser, site, 1280, scheme)
         figure = page.locator("img[src*='demo-accuracy']")
         figure.scroll_into_view_if_needed()
-        shown[scheme] = figure.screenshot()
+        image = Image.open(BytesIO(figure.screenshot())).convert("L")
+        means.append(float(np.asarray(image).mean() / 255))
         page.context.close()
-    light, dark = (mean_brightness(shown[scheme]) for scheme in ("light", "dark"))
-    assert light > 0.85
-    assert dark < 0.25
-
-
-def mean_brightness(image: bytes) -> float:
-    from io import BytesIO
-
-    import numpy as np
-    from PIL import Image
-
-    return float(np.asarray(Image.open(BytesIO(image)).convert("L")).mean() / 255)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("typed", "found"),
-    [
-        ("my network does not train", "diagnosis/"),
-        ("load_state_dict", "networks/"),
-        ("batch size 1", "tutorials/batch_size_one/"),
-        ("param_groups", "api/"),
-    ],
-)
-def test_search_finds_what_people_type(site: str, browser: Browser, typed: str, found: str) -> None:
-    page = open_page(browser, site, 1280, "light")
-    page.locator("[data-md-component='search-query']").fill(typed)
-    results = page.locator(".md-search-result__link")
-    results.first.wait_for(timeout=20_000)
-    places = results.evaluate_all("links => links.map(link => link.pathname)")[:6]
-    assert f"/{found}" in places, places
-    page.context.close()
+    assert means[0] > 0.85
+    assert means[1] < 0.25
+    for typed, found in TYPED.items():
+        page = open_page(browser, site, 1280, "light")
+        page.locator("[data-md-component='search-query']").fill(typed)
+        results = page.locator(".md-search-result__link")
+        results.first.wait_for(timeout=20_000)
+        assert found in results.evaluate_all("links => links.map(link => link.pathname)")[:6], typed
+        page.context.close()

@@ -1,22 +1,34 @@
-"""Shared by the tests of artefacts: a context, an artefact with other settings, the structure of its evidence."""
+"""Shared by the tests of the papers: contexts, checked evidence, made-up results, a network that a person trained."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+import shutil
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
+from torch import nn
 
-from normless_lab.plots import svg_text
+from normless.models import build_model
+from normless_lab.data import Augmentation, load_data
+from normless_lab.plots import lines, svg_text
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.claims import Check, Verdict
 from normless_papers.evidence import beside
+from normless_papers.published import published
+from normless_papers.results.reproduction import Reproduction
+from normless_papers.results.storage import FIGURE, save
+
+CYCLE: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
+MODEL = "normless:resnet(depth=18, channels=4, in_channels=1, classes=7)"
+DATA = "digits(train=128, test=100)"
 
 
 class InThisProcess:
@@ -60,8 +72,7 @@ def checked(artefact: str, evidence: Evidence) -> CheckedEvidence:
 def carried_out(artefact: str, context: Context, **changes: Any) -> CheckedEvidence:
     """An artefact with the settings of the context's budget, some of them changed."""
     found = artefact_of(artefact)
-    evidence = found.function(context, **{**found.settings[context.budget], **changes})
-    return checked(artefact, evidence)
+    return checked(artefact, found.function(context, **{**found.settings[context.budget], **changes}))
 
 
 def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -70,28 +81,24 @@ def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[
     Args:
         unmeasured: keys of published rows that need not be measured, as `on` has them joined by a slash.
     """
-    published = artefact_of(artefact).published
+    rows = artefact_of(artefact).published.rows
     assert len(evidence.measured)
     assert evidence.setup
     assert evidence.checks
-    for check in evidence.checks:
-        assert check.claim.endswith("."), check.claim
-        assert check.numbers, check.claim
+    assert all(check.claim.endswith(".") and check.numbers for check in evidence.checks)
+    assert evidence.on or not rows, "published numbers stand beside measured ones"
     if evidence.draw is not None:
         axes = evidence.draw()
         assert isinstance(axes, Axes)
         assert "<svg" in svg_text(axes)
-    if published.rows:
-        assert evidence.on, "published numbers stand beside measured ones"
-    merged = beside(published.rows, evidence.measured, evidence.on)
-    if evidence.on and published.rows:
+    merged = beside(rows, evidence.measured, evidence.on)
+    if evidence.on and rows:
         own = [name for name in evidence.measured.columns if name not in evidence.on]
         names = [name if name in merged.columns else f"{name}_measured" for name in own]
-        keys = {"/".join(_text(row[name]) for name in evidence.on) for row in published.rows}
+        keys = {"/".join(_text(row[name]) for name in evidence.on) for row in rows} - {*unmeasured}
         for _, row in merged.iterrows():
             key = "/".join(str(row[name]) for name in evidence.on)
-            if key in keys and key not in unmeasured:
-                assert row[names].notna().any(), f"nothing measured beside the published row {key}"
+            assert key not in keys or row[names].notna().any(), f"nothing measured beside the published row {key}"
     return merged
 
 
@@ -102,11 +109,6 @@ def check_of(evidence: CheckedEvidence, words: str) -> Check:
     return found[0]
 
 
-def assert_finite(numbers: Any) -> None:
-    """No number is NaN or infinite."""
-    assert all(math.isfinite(float(number)) for number in numbers)
-
-
 def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
@@ -115,3 +117,63 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
     """Return `fails` if any check fails, else `inconclusive` if any is or there are none, else `holds`."""
     verdicts = {own.verdict for own in checks}
     return "fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "inconclusive"
+
+
+def figure() -> Axes:
+    """A figure of accuracies against depth."""
+    rows = [{"depth": depth, "scheme": "fixup", "mean": 90 - depth / 10} for depth in (16, 100, 400)]
+    return lines(pd.DataFrame(rows), x="depth", y="mean", title="Accuracies", y_label="test accuracy (%)")
+
+
+def result_of(name: str, budget: Budget = "smoke", verdict: Verdict = "holds", **changes: Any) -> Reproduction:
+    """A made-up result with two checks, the second of which decides, and three rows of numbers."""
+    rows = [
+        {key: ", ".join(map(str, held)) if isinstance(held, list) else held for key, held in row.items()}
+        for row in published()[name].rows
+    ]
+    measured = pd.DataFrame(rows[:3] or [{"depth": 16, "loss": 0.25}, {"depth": 100, "loss": math.nan}])
+    fields: dict[str, Any] = {
+        "asked": {"data": None, "data_root": None, "seed": 0, "settings": {"depths": [16, 100]}},
+        "basis": "training",
+        "measured": measured,
+        "on": (str(measured.columns[0]),) if rows else (),
+        "checks": (
+            Check("The signal doubles in every block, to 10 %.", "holds", {"factor": 1.98, "tolerance": 0.2}),
+            Check("The loss falls.", verdict, {"first": 2.3, "last": math.nan, "bound": math.inf}),
+        ),
+        "setup": {"network": "Wide-ResNet-16-1", "data": "digits", "seeds": [0, 1], "epochs": 3},
+        "remarks": ("One seed; compare fixup/table-1.",),
+        "seconds": 1.5,
+        "provenance": {"normless": "0.1.0", "machine": "x86_64, 2 cores", "date": "2026-11-21 18:00"},
+        "figure": "Test accuracy against depth; none, fixup, batch_norm.",
+    }
+    return Reproduction(name, budget, **(fields | changes))
+
+
+def fill(out: Path, names: Iterable[str]) -> None:
+    """Store results of the named artefacts: verdicts in turn, every seventh at two budgets."""
+    chosen = list(names)
+    folder = out / "drawn-once"
+    drawn = save(result_of(chosen[0]), figure(), folder)
+    for place, name in enumerate(chosen):
+        results = [result_of(name, verdict=CYCLE[place % 3], runs=(f"run-{place // 2}",))]
+        if place % 7 == 0:
+            results.append(result_of(name, "small", verdict=CYCLE[place % 2]))
+        for result in results:
+            shutil.copy(drawn / FIGURE, save(result, None, out))
+    shutil.rmtree(folder)
+
+
+def folder_with(path: Path, text: str = MODEL) -> Path:
+    """A network of seven classes, trained for some steps, in a folder with `model.txt` and a state dict."""
+    torch.manual_seed(0)
+    network, data = build_model(MODEL), load_data(DATA)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+    for batch in data.train_batches(32, seed=0, epoch=0, augmentation=Augmentation()):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(batch.inputs), batch.targets % 7).backward()
+        optimizer.step()
+    path.mkdir()
+    (path / "model.txt").write_text(text + "\n")
+    torch.save(network.state_dict(), path / "weights.pt")
+    return path

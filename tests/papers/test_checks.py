@@ -1,4 +1,4 @@
-"""Estimates and checks: verdicts against SciPy's tests and by hand."""
+"""Estimates, agreements and checks: verdicts against SciPy's tests and by hand."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from papers_helpers import result_of
 from scipy.stats import ttest_1samp, ttest_ind_from_stats, ttest_rel
-from synthetic_results import made_up
+from torch import nn
 
+from normless import convert
+from normless.models import resnet_cifar, wide_resnet
+from normless_papers.artefact import Context
 from normless_papers.claims import (
     BASES,
     Basis,
+    Check,
     Estimate,
     asked_at_scale,
     at_scale,
@@ -41,7 +47,10 @@ from normless_papers.claims import (
     stated,
     within,
 )
+from normless_papers.claims.agreement import Agreement, agreement, agreement_table, deviation
 from normless_papers.distance import Distance
+from normless_papers.networks.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
+from normless_papers.networks.seeded_inputs import training_batch
 from normless_papers.pages.verdicts import why_of
 
 NUMBERS = st.floats(-1e3, 1e3)
@@ -49,10 +58,6 @@ MEANS = st.floats(-10, 10)
 DEVIATIONS = st.floats(1e-3, 5)
 COUNTS = st.integers(2, 15)
 SAMPLES = st.lists(NUMBERS, min_size=2, max_size=20)
-
-
-def by_seed(values: list[float]) -> Estimate:
-    return replicates(pd.Series(values, dtype=float))
 
 
 @given(MEANS, MEANS, DEVIATIONS, DEVIATIONS, COUNTS, COUNTS)
@@ -77,8 +82,9 @@ def test_replicates_of_the_same_seeds_are_compared_by_the_paired_test(
     order.shuffle(seeds)
     shuffled = replicates(pd.Series(first[seeds], index=seeds))
     found = larger("it is larger", shuffled, replicates(pd.Series(second)))
-    expected = "inconclusive" if test.pvalue > 0.05 else "holds" if first.mean() > second.mean() else "fails"
-    assert found.verdict == expected
+    assert found.verdict == (
+        "inconclusive" if test.pvalue > 0.05 else "holds" if first.mean() > second.mean() else "fails"
+    )
     low, high = test.confidence_interval()
     assert found.numbers["half_width"] == pytest.approx((high - low) / 2)
     assert found.numbers["pairs"] == len(pairs)
@@ -88,50 +94,52 @@ def test_replicates_of_the_same_seeds_are_compared_by_the_paired_test(
 def test_within_is_decided_by_the_interval_of_the_mean(values: list[float], low: float, width: float) -> None:
     assume(np.std(values) > 1e-6)
     estimate, (left, right) = over_draws(values), ttest_1samp(values, 0).confidence_interval()
+    assert (estimate.n, estimate.mean) == (len(values), pytest.approx(np.mean(values), abs=1e-6))
+    assert estimate.deviation == pytest.approx(np.std(values, ddof=1), abs=1e-3)
     half = (right - left) / 2
     inside = min(estimate.mean - low, low + width - estimate.mean)
     assume(abs(abs(inside) - half) > 1e-6)
-    expected = "inconclusive" if abs(inside) < half else "holds" if inside > 0 else "fails"
     found = within("It is so.", estimate, low, low + width)
-    assert found.verdict == expected
+    assert found.verdict == ("inconclusive" if abs(inside) < half else "holds" if inside > 0 else "fails")
     assert found.numbers["half_width"] == pytest.approx(half)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "by", "expected"),
-    [
-        (Estimate(2.0), Estimate(1.0), 0.0, "holds"),
-        (Estimate(2.0), Estimate(1.0), 1.5, "fails"),
-        (Estimate(1.0), Estimate(1.0), 0.0, "inconclusive"),
-        (Estimate(2.0, math.nan), Estimate(1.0), 0.0, "inconclusive"),
-        (Estimate(math.nan), Estimate(1.0), 0.0, "inconclusive"),
-        (Estimate(3.0, 0.1, 2), Estimate(1.0), 0.0, "holds"),
-        # With two replicates 12.7 standard errors are needed.
-        (Estimate(1.5, 0.1, 2), Estimate(1.0), 0.0, "inconclusive"),
-    ],
-)
-def test_exact_and_single_numbers(first: Estimate, second: Estimate, by: float, expected: str) -> None:
-    assert larger("it is larger", first, second, by=by).verdict == expected
+ONE, TWO, UNSURE = Estimate(1.0), Estimate(2.0), Estimate(2.0, math.nan)
+DECIDED: list[tuple[Check, str]] = [
+    (larger("2 > 1", TWO, ONE), "holds"),
+    (larger("2 > 1 by 1.5", TWO, ONE, by=1.5), "fails"),
+    (larger("1 > 1", ONE, ONE), "inconclusive"),
+    (larger("a single draw", UNSURE, ONE), "inconclusive"),
+    (larger("nothing", Estimate(math.nan), ONE), "inconclusive"),
+    (larger("two draws", Estimate(3.0, 0.1, 2), ONE), "holds"),
+    # With two replicates 12.7 standard errors are needed.
+    (larger("two near draws", Estimate(1.5, 0.1, 2), ONE), "inconclusive"),
+    (within("exact", Estimate(1.5), 1.5, 2.5), "holds"),
+    (within("exact, outside", Estimate(2.6), 1.5, 2.5), "fails"),
+    (within("a single draw", UNSURE, 1.5, 2.5), "inconclusive"),
+    (within("nothing", Estimate(math.nan, 0.1, 3), 1.5, 2.5), "inconclusive"),
+    # The wider tolerance counts.
+    (close("10.4", 10.4, 10, relative=0.05), "holds"),
+    (close("10.6", 10.6, 10, relative=0.05), "fails"),
+    (close("10.6 to 1", 10.6, 10, relative=0.05, absolute=1), "holds"),
+    (close("nan", math.nan, 10, absolute=1), "fails"),
+    (in_every("one", [True]), "holds"),
+    (in_every("two of three", [True, True, False]), "inconclusive"),
+    (in_every("one of two", [True, False]), "fails"),
+    (in_every("none", [False]), "fails"),
+    (Agreement("A number", math.nan, 1.0).check(), "fails"),
+]
 
 
-@pytest.mark.parametrize(
-    ("estimate", "verdict"),
-    [
-        (Estimate(1.5), "holds"),
-        (Estimate(2.6), "fails"),
-        (Estimate(2.0, math.nan), "inconclusive"),
-        (Estimate(math.nan, 0.1, 3), "inconclusive"),
-    ],
-)
-def test_an_exact_number_is_always_within_a_range_or_not(estimate: Estimate, verdict: str) -> None:
-    assert within("It is so.", estimate, 1.5, 2.5).verdict == verdict
+@pytest.mark.parametrize(("found", "verdict"), DECIDED, ids=lambda one: getattr(one, "claim", one))
+def test_exact_and_single_numbers(found: Check, verdict: str) -> None:
+    assert found.verdict == verdict
 
 
-@given(SAMPLES)
-def test_mean_and_deviation_are_those_of_a_sample(values: list[float]) -> None:
-    estimate = over_draws(values)
-    assert (estimate.n, estimate.mean) == (len(values), pytest.approx(np.mean(values), abs=1e-6))
-    assert estimate.deviation == pytest.approx(np.std(values, ddof=1), abs=1e-3)
+def test_checks_of_draws_have_their_shares_and_one_draw_has_no_known_error() -> None:
+    found = in_every("It is so.", np.array([True, True, False]), worst=1.0)
+    assert found.numbers == {"share_of_draws": 2 / 3, "draws": 3, "worst": 1.0}
+    assert math.isnan(over_draws([3.0]).deviation)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=6), NUMBERS, NUMBERS)
@@ -139,48 +147,19 @@ def test_sums_of_the_same_seeds_are_sums_of_every_seed(
     pairs: list[tuple[float, float]], first: float, second: float
 ) -> None:
     sums = [first * left + second * right for left, right in pairs]
-    left, right = (by_seed(list(values)) for values in zip(*pairs, strict=True))
+    left, right = (replicates(pd.Series(values, dtype=float)) for values in zip(*pairs, strict=True))
     total = combined([(first, left), (second, right)])
     assert total.by_seed == pytest.approx(dict(enumerate(sums)))
     assert total.deviation == pytest.approx(np.std(sums, ddof=1), abs=1e-3)
 
 
 def test_what_both_share_cancels_in_a_difference_of_the_same_seeds_alone() -> None:
-    left, right = by_seed([90.0, 80.0, 70.0]), by_seed([89.0, 79.0, 69.0])
+    left, right = (replicates(pd.Series(values)) for values in ([90.0, 80.0, 70.0], [89.0, 79.0, 69.0]))
     assert difference(left, right).deviation == pytest.approx(0, abs=1e-9)
-    for other in (
-        Estimate(right.mean, right.deviation, right.n),
-        Estimate(79.0, 10.0, 3, {3: 89.0, 4: 79.0, 5: 69.0}),
-    ):
+    unpaired = Estimate(right.mean, right.deviation, right.n)
+    for other in (unpaired, Estimate(79.0, 10.0, 3, {3: 89.0, 4: 79.0, 5: 69.0})):
         assert difference(left, other) == Estimate(1.0, pytest.approx(math.hypot(10, 10)), 3)
     assert math.isnan(difference(left, Estimate(math.nan, math.nan)).mean)
-
-
-def test_one_draw_has_no_known_error_and_none_is_no_estimate() -> None:
-    assert math.isnan(over_draws([3.0]).deviation)
-    with pytest.raises(ValueError, match="at least one draw"):
-        over_draws([])
-    with pytest.raises(ValueError, match="there is none"):
-        in_every("It is so.", [])
-
-
-@pytest.mark.parametrize(
-    ("flags", "verdict"),
-    [([True], "holds"), ([True, True, False], "inconclusive"), ([True, False], "fails"), ([False], "fails")],
-)
-def test_every_draw(flags: list[bool], verdict: str) -> None:
-    found = in_every("It is so.", np.array(flags), worst=1.0)
-    assert found.verdict == verdict
-    assert found.numbers == {"share_of_draws": sum(flags) / len(flags), "draws": len(flags), "worst": 1.0}
-
-
-def test_close_takes_the_wider_tolerance_and_fails_on_nan() -> None:
-    assert close("it is 10", 10.4, 10, relative=0.05).verdict == "holds"
-    assert close("it is 10", 10.6, 10, relative=0.05).verdict == "fails"
-    assert close("it is 10", 10.6, 10, relative=0.05, absolute=1).verdict == "holds"
-    assert close("it is 10", math.nan, 10, absolute=1).verdict == "fails"
-    with pytest.raises(ValueError, match="'it is 10' needs a tolerance"):
-        close("it is 10", 10, 10)
 
 
 def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
@@ -217,7 +196,7 @@ def test_a_conclusion_needs_all_checks_and_a_contradiction_a_decisive_set_up(
 
 def test_what_a_text_says_beyond_its_claim_does_not_decide_the_claim() -> None:
     own, further = check("It is so for one.", True, slope=-2), check("It is so for all.", False, slope=-1)
-    result = made_up("gamma/figure-6", checks=(own, beyond(further)), basis="measurement", distance=Distance())
+    result = result_of("gamma/figure-6", checks=(own, beyond(further)), basis="measurement", distance=Distance())
     assert (result.verdict, result.beyond) == ("reproduced", "contradicted")
     assert result.verdicts == "reproduced, beyond it contradicted"
     assert replace(result, checks=(own, further)).verdict == "contradicted"
@@ -261,7 +240,7 @@ def test_claims_beside_their_tests_are_the_same_checks() -> None:
         close("a = b", 1.0, 1.1, relative=0.2),
         in_every("in all", [True, False], size=3.0),
         check("decided", True, smallest=1.0),
-        at_scale(larger("published", Estimate(2.0), Estimate(1.0)), "Fewer images."),
+        at_scale(larger("published", TWO, ONE), "Fewer images."),
     ]
 
 
@@ -283,3 +262,43 @@ def test_noise_does_not_make_two_methods_equivalent(gap: float, deviation: float
     assert found.numbers["margin"] == 0.5
     assert equivalent("They agree.", second, first, 0.5).verdict == verdict
     assert equivalent("They agree.", first, Estimate(90.0, math.nan), 0.5).verdict == "inconclusive"
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.integers(0, 4), st.floats(0.001, 1))
+def test_deviation_is_the_largest_relative_to_the_largest(values: list[float], place: int, size: float) -> None:
+    expected = torch.tensor(values, dtype=torch.float64)
+    measured = expected.clone()
+    measured[place % len(values)] += size
+    largest = max(abs(value) for value in values) or 1.0
+    moved = abs(float(measured[place % len(values)]) - values[place % len(values)])
+    found = moved / largest
+    assert deviation(measured, expected) == pytest.approx(found)
+    assert deviation(expected, expected) == 0
+    for tolerance, verdict in ((0.9 * found, "fails"), (1.1 * found, "holds")):
+        assert agreement("They are the same", measured, expected, tolerance).check().verdict == verdict
+    table = agreement_table([agreement("one", measured, expected, 1.0), agreement("other", expected, expected)])
+    assert table["deviation"].tolist() == pytest.approx([found, 0.0])
+
+
+@pytest.mark.parametrize("scheme", ["skipinit(alpha=1)", "zeroinit(dropout=0)", "fixup"])
+def test_the_networks_written_out_tell_a_wrong_scalar(scheme: str) -> None:
+    if scheme == "fixup":
+        network, by_formula = disturbed(convert(resnet_cifar(14), scheme)), resnet_by_fixup
+        scalar: nn.Parameter = network.get_parameter("blocks.2.relu1.output_bias")
+    else:
+        network, by_formula = disturbed(convert(wide_resnet(10, 1), scheme)), wide_resnet_with_multipliers
+        scalar = network.get_parameter("blocks.1.conv2.multiplier")
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    whole = network.eval()(x)
+    assert deviation(whole, by_formula(network, x)) < 1e-12
+    scalar.data.add_(0.01 * scalar + 0.001)
+    assert deviation(whole, by_formula(network, x)) > 1e-6
+
+
+def test_a_batch_is_of_the_data_asked_for(context: Context) -> None:
+    batch = training_batch(context, "gaussian(image_shape=(2, 4, 4), classes=3, train=6)", 100)
+    assert batch.inputs.shape == (6, 2, 4, 4)
+    assert batch.classes == 3
+    assert "6 training examples of gaussian" in batch.provenance
+    other = training_batch(context, "gaussian(image_shape=(2, 4, 4), classes=3, train=60)", 6, epoch=1)
+    assert not torch.equal(other.inputs, batch.inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,75 +13,56 @@ from normless_papers.budgets import BUDGETS
 from normless_papers.distance import Distance, distance_of
 from normless_papers.experiments.effort import Effort, Plateau
 
-PAPER: dict[str, Any] = {
-    "effort": Effort("cifar10", "normless:resnet_cifar(depth=110)", epochs=164, replicates=5, best=5),
-    "depths": (16, 100, 1000),
-}
+EFFORT = Effort("cifar10", "normless:resnet_cifar(depth=110)", epochs=164, replicates=5, best=5)
+PAPER: dict[str, Any] = {"effort": EFFORT, "depths": (16, 100, 1000)}
+DEPTHS = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") for depth in (16, 100, 1000))}
+TEXTS = {"efforts": {"iwslt": Effort("iwslt", "normless:dense(depth=9)"), "wmt": Effort("wmt")}}
+SAME = "the paper's"
+
+
+def at(own: Any, paper: Any = PAPER, **options: Any) -> Distance:
+    return distance_of({"small": own, "paper": paper}, "small", **options)
 
 
 @pytest.mark.parametrize(
     ("changes", "column", "words"),
     [
         ({"data": "digits"}, 0, "digits instead of cifar10"),
-        (
-            {"model": "normless:resnet_cifar(depth=20)"},
-            1,
-            "resnet_cifar(depth=20) instead of resnet_cifar(depth=110)",
-        ),
+        ({"model": "normless:resnet_cifar(depth=2)"}, 1, "resnet_cifar(depth=2) instead of resnet_cifar(depth=110)"),
         ({"epochs": 5}, 2, "epochs 5 instead of 164"),
         ({"rates": RateGrid((0.1, 0.2), None)}, 2, "rates 0.1, 0.2 instead of 0.1"),
         ({"replicates": 2}, 3, "replicates 2 instead of 5"),
-        ({"reduced": "in words"}, 0, "the paper's"),
-        ({"plateau": Plateau({"depth": 1000}, 94.6, "table 2")}, 1, "the paper's"),
+        ({"reduced": "in words"}, 0, SAME),
+        ({"plateau": Plateau({"depth": 1000}, 94.6, "table 2")}, 1, SAME),
     ],
 )
-def test_a_setting_changes_its_own_column(changes: dict[str, Any], column: int, words: str) -> None:
-    ours = PAPER | {"effort": Effort(**(vars(PAPER["effort"]) | changes))}
-    columns = distance_of({"small": ours, "paper": PAPER}, "small").columns
-    assert columns[column] == words
-    assert [text for place, text in enumerate(columns) if place != column] == ["the paper's"] * 3
+def test_a_setting_changes_its_own_column_and_only_data_and_network_the_kind(
+    changes: dict[str, Any], column: int, words: str
+) -> None:
+    distance = at(PAPER | {"effort": replace(EFFORT, **changes)})
+    assert distance.columns[column] == words
+    assert [text for place, text in enumerate(distance.columns) if place != column] == [SAME] * 3
+    assert distance.of_same_kind == (column > 1 or words == SAME)
 
 
-def test_only_data_and_network_make_another_kind() -> None:
-    longer = PAPER | {"effort": Effort(**(vars(PAPER["effort"]) | {"epochs": 5, "replicates": 1}))}
-    assert distance_of({"gpu": longer, "paper": PAPER}, "gpu").of_same_kind
-    fewer = distance_of({"gpu": PAPER | {"depths": (16, 100)}, "paper": PAPER}, "gpu")
-    assert fewer.of_same_kind
+def test_fewer_depths_are_the_same_kind_and_other_depths_are_not() -> None:
+    fewer, shallower = (at(PAPER | {"depths": depths}) for depths in ((16, 100), (16, 40)))
     assert fewer.network
-    shallower = PAPER | {"depths": (16, 40)}
-    assert not distance_of({"gpu": shallower, "paper": PAPER}, "gpu").of_same_kind
-    assert not distance_of({"paper": PAPER}, "paper", data="digits").of_same_kind
-    assert distance_of({"paper": PAPER}, "paper") == Distance()
+    assert (fewer.of_same_kind, shallower.of_same_kind) == (True, False)
+    distance = at({"efforts": DEPTHS["efforts"][1:]}, DEPTHS)
+    assert (distance.network, distance.of_same_kind) == ("without dense(depth=16)", True)
+    other = at({"efforts": (Effort("digits", "normless:dense(depth=100)"),)}, DEPTHS)
+    assert other.data == "digits instead of cifar10"
 
 
-def test_images_that_were_compressed_again_are_named_and_of_the_same_kind() -> None:
-    distance = distance_of({"paper": PAPER}, "paper", origin="cifar10: Parquet files of JPEG images")
-    assert "JPEG" in distance.data
-    assert distance.of_same_kind
-    assert distance_of({"paper": PAPER}, "paper", origin="cifar10: Parquet files of PNG images").data == ""
-
-
-def test_several_efforts_are_compared_together() -> None:
-    depths = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") for depth in (16, 100, 1000))}
-    fewer = distance_of({"gpu": {"efforts": depths["efforts"][1:]}, "paper": depths}, "gpu")
-    assert fewer.network == "without dense(depth=16)"
-    assert fewer.of_same_kind
-    other = {"efforts": (Effort("digits", "normless:dense(depth=100)"),)}
-    assert distance_of({"gpu": other, "paper": depths}, "gpu").data == "digits instead of cifar10"
-
-
-def test_data_and_networks_are_compared_wherever_they_stand() -> None:
-    paper = {"efforts": {"iwslt": Effort("iwslt", "normless:dense(depth=9)"), "wmt": Effort("wmt")}}
-    ours = {"efforts": {"grammar": Effort("grammar", "normless:dense(depth=2)")}}
-    distance = distance_of({"small": ours, "paper": paper}, "small")
+def test_data_are_compared_wherever_they_stand_and_images_that_were_compressed_again_are_named() -> None:
+    distance = at({"efforts": {"grammar": Effort("grammar", "normless:dense(depth=2)")}}, TEXTS)
     assert distance.data == "grammar instead of iwslt, wmt"
     assert distance.network == "dense(depth=2) instead of dense(depth=9)"
-
-
-def test_without_the_papers_set_up_it_is_unknown() -> None:
-    unknown = distance_of({"smoke": PAPER}, "smoke")
-    assert not unknown.of_same_kind
-    assert unknown.columns == ("unknown",) * 4
+    assert not at(PAPER, data="digits").of_same_kind
+    jpeg, png = (at(PAPER, origin=f"cifar10: Parquet files of {name} images") for name in ("JPEG", "PNG"))
+    assert "JPEG" in jpeg.data
+    assert (jpeg.of_same_kind, png.data) == (True, "")
 
 
 def test_every_artefact_has_a_distance_and_none_from_its_own_set_up() -> None:
@@ -89,3 +71,5 @@ def test_every_artefact_has_a_distance_and_none_from_its_own_set_up() -> None:
             distance = distance_of(artefact.settings, budget)
             assert distance.known, name
             assert budget != "paper" or distance == Distance(), name
+    unknown = distance_of({"smoke": PAPER}, "smoke")
+    assert (unknown.of_same_kind, unknown.columns) == (False, ("unknown",) * 4)

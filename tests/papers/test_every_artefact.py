@@ -1,19 +1,29 @@
-"""Every artefact has its entry beside its module and takes its settings at every budget."""
+"""Every artefact has its entry beside its module and settings at every budget; the papers use public names only."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import normless
 import normless_papers
-from normless_papers.artefact import ARTEFACTS, artefacts
-from normless_papers.budgets import BUDGETS
-from normless_papers.published import PAPERS, entries_of, published
+from normless.cli import main
+from normless_papers.artefact import ARTEFACTS, artefact_of, artefacts
+from normless_papers.budgets import BUDGETS, Budget
+from normless_papers.pages.site import write_pages_of
+from normless_papers.published import PAPERS, UnknownArtefactError, entries_of, published
+from normless_papers.results.reproduce import reproduce
 from normless_papers.results.reproduction import plain
+from normless_papers.results.storage import stored
 
-PACKAGE = Path(normless_papers.__file__).parent
+CORE, PACKAGE = (Path(str(package.__file__)).parent for package in (normless, normless_papers))
 
 
 def test_every_published_artefact_is_registered() -> None:
@@ -26,11 +36,11 @@ def test_every_published_artefact_is_registered() -> None:
 def test_entries_lie_beside_the_module_that_registers_them(paper: str) -> None:
     """Each file can be read with the shared efforts alone, and no entry is in two files."""
     efforts = (PACKAGE / "efforts.yaml").read_text(encoding="utf-8")
-    home = {}
+    home: dict[str, str] = {}
     for path in (PACKAGE / paper.replace("-", "_")).glob("*.yaml"):
-        for name in entries_of(f"{efforts}\n{path.read_text(encoding='utf-8')}"):
-            assert name not in home
-            home[name] = path.stem
+        entries = entries_of(f"{efforts}\n{path.read_text(encoding='utf-8')}")
+        assert not home.keys() & entries.keys()
+        home |= dict.fromkeys(entries, path.stem)
     assert sorted(home) == sorted(name for name in published() if published()[name].paper == paper)
     for name, stem in home.items():
         _, folder, module = artefacts()[name].__module__.split(".")
@@ -39,11 +49,91 @@ def test_entries_lie_beside_the_module_that_registers_them(paper: str) -> None:
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_settings_fit_their_functions(budget: str) -> None:
-    for name, artefact in artefacts().items():
-        settings = artefact.settings[budget]  # type: ignore[index]
-        try:
-            inspect.signature(artefact.function).bind(None, **settings)
-        except TypeError as error:
-            pytest.fail(f"{name} at {budget}: {error}")
+def test_settings_fit_their_functions(budget: Budget) -> None:
+    for artefact in artefacts().values():
+        settings = artefact.settings[budget]
+        inspect.signature(artefact.function).bind(None, **settings)
         assert plain(plain(settings)) == plain(settings)
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """The module and the name of every import in a file, the name empty for `import module`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((str(node.module), alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+
+
+def is_public(module: str, name: str) -> bool:
+    """Whether it is a public name of a package, or of a root module, of `normless`."""
+    if (module, name) == ("normless", ""):
+        return True
+    parts, spec = module.split("."), find_spec(module)
+    package = spec is not None and spec.submodule_search_locations is not None
+    if len(parts) > 2 or not (package or len(parts) == 2):
+        return False
+    exported = getattr(import_module(module), "__all__", None)
+    return name == "__version__" or (not name.startswith("_") and (exported is None or name in exported))
+
+
+def test_the_papers_import_public_names_only_and_the_library_does_not_import_them() -> None:
+    of_papers = [one for path in PACKAGE.rglob("*.py") for one in imports(path) if one[0].split(".")[0] == "normless"]
+    assert len(of_papers) > 100
+    assert [one for one in of_papers if not is_public(*one)] == []
+    assert not [one for path in CORE.rglob("*.py") for one in imports(path) if one[0].startswith("normless_papers")]
+    private = ("probes.measure", "probe"), ("probes", "signal_tables"), ("_internal.arguments", "_private")
+    assert not any(is_public(f"normless.{module}", name) for module, name in private)
+
+
+FILE = '''
+import pandas as pd
+import torch
+
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, over_draws, within
+from normless_papers.networks.seeded_inputs import seeded
+
+def _checks(mean: Estimate) -> list[Check]:
+    return [within("The mean of N(0, 1) is 0, to 0.1.", mean, -0.1, 0.1)]
+
+
+@artefact("{id}", basis="measurement", checks=_checks)
+def mean(context: Context, *, draws: int) -> Evidence:
+    """The mean of normal numbers."""
+    with seeded(context.seed):
+        found = over_draws(torch.randn(draws).tolist())
+    table = pd.DataFrame([{{"quantity": "mean", "value": found.mean}}])
+    return Evidence(table, found, {{"draws": draws}}, on=("quantity",))
+
+
+def plain() -> int:
+    return 0
+'''
+ENTRY = {
+    "claim": "The mean is 0.",
+    "title": "A lemma",
+    "published": {"mean": 0.0},
+    "budgets": {"smoke": {"draws": 4000}, "small": {"draws": 10}, "paper": {"draws": 10}},
+}
+
+
+def test_an_artefact_of_a_sixth_paper_takes_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is reproduced, stored and shown as those of the five."""
+    out, name, path = tmp_path / "out", f"gauss/{tmp_path.name}", tmp_path / "lemma.py"
+    path.write_text(FILE.format(id=name))
+    path.with_suffix(".yaml").write_text(json.dumps({name: ENTRY}))
+    result = reproduce(f"{path}:mean", out=out)
+    assert (result.error, result.id, result.verdict, result.basis) == ("", name, "reproduced", "measurement")
+    assert result.beside["value_published"].tolist() == [0.0]
+    assert ARTEFACTS[name].published.claim == "The mean is 0."
+    (back,) = stored(out)
+    assert back.to_dict() == result.to_dict()
+    assert name in write_pages_of(out)[1].read_text("utf-8")
+    # Once its file has been read, its id finds it as well.
+    assert reproduce(name, out=out).to_dict() == result.to_dict()
+    assert main(["reproduce", f"{path}:mean", "--out", str(tmp_path / "other"), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert (found["id"], found["published"]) == (name, [{"quantity": "mean", "value": 0.0}])
+    with pytest.raises(UnknownArtefactError, match=r"put @artefact\(...\) above"):
+        artefact_of(f"{path}:plain")

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import nan
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_up_runs import Ending, made_up
-from synthetic_results import made_up as result_of
+from papers_helpers import result_of
+from papers_runs import End, made_up
 
-from normless_papers.artefact import artefact_of
+from normless_papers.artefact import Budget, artefact_of
 from normless_papers.claims import Check, Estimate, Verdict, larger, replicates
 from normless_papers.claims.training import opposite, trains
 from normless_papers.distance import Distance
@@ -56,9 +55,9 @@ def test_there_are_fifteen_of_all_five_papers() -> None:
 
 @pytest.mark.parametrize("name", [name for name in headline_artefacts() if name not in MEASURED])
 @pytest.mark.parametrize("budget", ["small", pytest.param("gpu", marks=pytest.mark.slow)])
-def test_every_named_check_exists(name: str, budget: str, tmp_path: Path) -> None:
+def test_every_named_check_exists(name: str, budget: Budget) -> None:
     found = artefact_of(name)
-    context = made_up(lambda *_: Ending(0.9, bleu=30.0), tmp_path, budget)  # type: ignore[arg-type]
+    context, _ = made_up(lambda *_: End(90.0, bleu=30.0), budget)
     checks = found.checks_of(found.function(context, **found.settings[context.budget]))
     for headline in headlines():
         for start in headline.checks.get(name, ()):
@@ -84,15 +83,13 @@ def test_a_claim_is_contradicted_by_one_check_and_reproduced_by_all(
     assert decided(*verdicts, missing=missing).outcome == outcome
 
 
-@pytest.mark.parametrize(
-    "distance", [Distance(data="smaller", of_same_kind=False), Distance(network="smaller", of_same_kind=False)]
-)
-def test_a_demonstration_contradicts_nothing(distance: Distance) -> None:
-    failed = decided("fails", distance=distance)
+@pytest.mark.parametrize("what", ["data", "network"])
+def test_a_demonstration_contradicts_nothing(what: str) -> None:
+    distance = Distance(**{what: "smaller"}, of_same_kind=False)  # type: ignore[arg-type]
+    failed, held = decided("fails", distance=distance), decided("holds", distance=distance)
     assert (failed.outcome, failed.demonstrates) == ("not seen here", True)
-    assert "smaller" in failed.distance
-    held = decided("holds", distance=distance)
     assert (held.outcome, held.demonstrates) == ("reproduced", True)
+    assert "smaller" in failed.distance
 
 
 def test_without_the_phenomenon_in_the_control_nothing_is_contradicted() -> None:
@@ -112,20 +109,14 @@ def test_what_a_claim_leaves_out_is_counted() -> None:
 
 
 def test_only_the_named_checks_count_at_the_largest_budget() -> None:
+    claim = "Fixup's test error ends above that of BatchNorm."
     other = Check("It is fast. Not asked of a smaller set-up: digits.", "inconclusive", {})
-    small = result_of(
-        "fixup/figure-5", "small", checks=(check("fails", "Fixup's test error ends above that of BatchNorm."),)
-    )
-    gpu = result_of(
-        "fixup/figure-5",
-        "gpu",
-        checks=(other, check("holds", "Fixup's test error ends above that of BatchNorm.")),
-    )
+    small = result_of("fixup/figure-5", "small", checks=(check("fails", claim),))
+    gpu = result_of("fixup/figure-5", "gpu", checks=(other, check("holds", claim)))
     there = {("fixup/figure-5", "small"): small, ("fixup/figure-5", "gpu"): gpu}
     (headline,) = [headline for headline in decide(lambda *key: there.get(key)) if headline.results]
     assert [check.verdict for check in headline.checks] == ["holds"]
-    assert headline.results == [gpu]
-    assert headline.missing == ["zeroinit/table-5"]
+    assert (headline.results, headline.missing) == ([gpu], ["zeroinit/table-5"])
     assert headline.outcome == "not seen here"
     assert headline.command == "normless reproduce zeroinit/table-5 fixup/figure-5 --budget gpu"
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
 from command_outputs import check_output
+from papers_helpers import InThisProcess
 
 from normless.cli import main
 from normless_lab.sweeps import Laboratory, RunRow
@@ -29,22 +30,16 @@ from normless_papers.results.storage import load
 
 SHORT, LONG = "fixup/table-1", "fixup/figure-4"
 SECONDS = 40.0
+Piece = Callable[[Path, float], dict[str, Any]]
 
 
-class Inline:
-    """Executes in this process at once, and notes the runs of all executors."""
+class Inline(InThisProcess):
+    """An executor that notes the runs of all executors."""
 
-    window = 1
     carried_out: ClassVar[list[dict[str, Any]]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
     def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(function(*args))
+        future = super().submit(function, *args, group=group)
         if function.__name__ == "carry_out_run":
             self.carried_out.append(args[1])
         return future
@@ -83,38 +78,39 @@ def _artefacts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "claims_at", lambda budget: {"a claim": (SHORT, LONG)})
 
 
-def piece(
-    out: Path, minutes: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> dict[str, Any]:
-    """What the command prints after a piece in which each run takes so many seconds."""
-    before = len(Inline.carried_out)
-    monkeypatch.setattr(command, "CLOCK", lambda: SECONDS * (len(Inline.carried_out) - before))
-    words = ["reproduce", LONG, SHORT, "--budget", "gpu", "--minutes", str(minutes), "--out", str(out), "--json"]
-    assert main(words) == 0
-    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    check_output("reproduce", printed)
-    return printed
+@pytest.fixture
+def piece(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Piece:
+    """What the command prints after a piece of some minutes in which each run takes so many seconds."""
+
+    def carried_out(out: Path, minutes: float) -> dict[str, Any]:
+        before = len(Inline.carried_out)
+        monkeypatch.setattr(command, "CLOCK", lambda: SECONDS * (len(Inline.carried_out) - before))
+        words = ["reproduce", LONG, SHORT, "--budget", "gpu", "--minutes", str(minutes), "--out", str(out), "--json"]
+        assert main(words) == 0
+        printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+        check_output("reproduce", printed)
+        return printed
+
+    return carried_out
 
 
-def test_pieces_add_up_and_the_cheapest_decision_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = piece(tmp_path, 1, monkeypatch, capsys)
+def test_pieces_add_up_and_the_cheapest_decision_comes_first(tmp_path: Path, piece: Piece) -> None:
+    first = piece(tmp_path, 1)
     assert [result["id"] for result in first["results"]] == [SHORT]
     assert [step["artefacts"] for step in first["next"]] == [[LONG]]
     assert len(Inline.carried_out) == 2
-    second = piece(tmp_path, 10, monkeypatch, capsys)
+    second = piece(tmp_path, 10)
     assert ([result["id"] for result in second["results"]], second["next"]) == ([LONG], [])
     assert sorted((run["momentum"], run["seed"]) for run in Inline.carried_out) == [
         (0.5, 0),
         *((0.9, seed) for seed in range(3)),
     ]
-    third = piece(tmp_path, 10, monkeypatch, capsys)
+    third = piece(tmp_path, 10)
     assert (third["results"], third["next"], len(Inline.carried_out)) == ([], [], 4)
 
 
 def test_an_artefact_that_trains_nothing_begins_only_where_it_ends_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: Piece
 ) -> None:
     def measured(name: str) -> Artefact:
         evidence = Evidence(pd.DataFrame(), (check("It holds.", True),))
@@ -125,16 +121,14 @@ def test_an_artefact_that_trains_nothing_begins_only_where_it_ends_in_time(
     for place in (module, plan):
         monkeypatch.setattr(place, "artefact_of", measured)
     monkeypatch.setattr(plan, "seconds_of_artefact", {SHORT: 50.0, LONG: 70.0}.__getitem__)
-    printed = piece(tmp_path, 1, monkeypatch, capsys)
+    printed = piece(tmp_path, 1)
     assert [result["id"] for result in printed["results"]] == [SHORT]
     assert [step["artefacts"] for step in printed["next"]] == [[LONG]]
 
 
-def test_rows_of_several_folders_make_what_none_has_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_several_folders_make_what_none_has_alone(tmp_path: Path, piece: Piece) -> None:
     whole, one, other = (tmp_path / name for name in ("whole", "one", "other"))
-    piece(whole, 10, monkeypatch, capsys)
+    piece(whole, 10)
     rows = sorted(rows_of(whole), key=lambda row: (row.config["momentum"], row.config["seed"]))
     keep(one, rows[:3])
     keep(other, rows[3:])
@@ -153,10 +147,10 @@ def test_rows_of_several_folders_make_what_none_has_alone(
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_conflicting_rows_the_earlier_counts_and_differing_results_are_named(
-    tmp_path: Path, order: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, order: int, piece: Piece
 ) -> None:
     whole, early, late = (tmp_path / name for name in ("whole", "early", "late"))
-    piece(whole, 10, monkeypatch, capsys)
+    piece(whole, 10)
     rows = rows_of(whole)
     first, second, third, fourth = (replace(row, finished_at="2026-01-01T00:00:00+00:00") for row in rows)
     keep(early, [first, second, failed(third), fourth])

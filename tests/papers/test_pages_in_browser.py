@@ -1,13 +1,16 @@
-"""The page of a paper in a real browser: it filters, searches, fits every screen, and runs nothing of others."""
+"""The page of a paper in a real browser: it filters, searches, fits small screens, and runs nothing of others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from synthetic_results import fill
+from papers_helpers import fill
+from PIL import Image
 from test_pages import hostile
 
 from normless_papers.pages.site import write_pages_of
@@ -23,9 +26,9 @@ SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9" width="9pt" 
 <image href="http://evil.invalid/a.png" width="9" height="9" onerror="{STEAL}"/>
 <style>@import url(http://evil.invalid/a.css);</style>
 <rect width="9" height="9" style="fill: url(http://evil.invalid/c.svg#p)"/></svg>"""
-# The boxes of visible elements: left, top, right, bottom.
-BOXES = """selector => [...document.querySelectorAll(selector)].filter(element => element.checkVisibility())
-    .map(element => element.getBoundingClientRect()).map(box => [box.left, box.top, box.right, box.bottom])"""
+SHOWN = "[...document.querySelectorAll('article')].filter(card => card.checkVisibility()).map(card => card.id)"
+OPENED = "document.querySelectorAll('details').forEach(details => details.open = true)"
+Open = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[Any]:
-    return list(stored(folder))
-
-
 @pytest.fixture
-def opened(browser: Browser, folder: Path) -> Iterator[Any]:
+def opened(browser: Browser, folder: Path) -> Iterator[Open]:
     """Opens the page with settings of the browser; any complaint or request of the browser fails the test."""
     contexts, complaints = [], list[str]()
 
@@ -53,9 +51,7 @@ def opened(browser: Browser, folder: Path) -> Iterator[Any]:
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "request", lambda request: request.url.startswith(("file:", "data:")) or complaints.append(request.url)
-        )
+        page.on("request", lambda sent: sent.url.startswith(("file:", "data:")) or complaints.append(sent.url))
         page.goto((folder / "fixup.html").as_uri() + fragment)
         return page
 
@@ -65,123 +61,45 @@ def opened(browser: Browser, folder: Path) -> Iterator[Any]:
     assert complaints == []
 
 
-def shown(page: Page) -> set[str]:
-    script = "[...document.querySelectorAll('article')].filter(card => card.checkVisibility()).map(card => card.id)"
-    return set(page.evaluate(script))
-
-
-def test_it_shows_all_with_figures_that_are_drawn(opened: Any, results: list[Any]) -> None:
-    page = opened()
-    assert shown(page) == {result.id for result in results}
+def test_it_filters_searches_and_opens_what_links_lead_to(opened: Open, folder: Path) -> None:
+    page, results = opened(), list(stored(folder))
+    everything = {result.id for result in results}
+    assert {*page.evaluate(SHOWN)} == everything
     page.get_by_role("button", name="Open all").click()
     images = page.locator("figure img")
     assert images.count() == len(results)
-    assert all(
-        image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100 for image in images.all()
-    )
-    assert all(box["width"] > 250 and box["height"] > 150 for box in (image.bounding_box() for image in images.all()))
+    decoded = "images => Promise.all(images.map(image => image.decode().then(() => image.naturalWidth)))"
+    assert min(images.evaluate_all(decoded)) > 100
     page.get_by_role("button", name="Close all").click()
     assert not any(image.is_visible() for image in page.locator("article img").all())
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {"Kind": "training"},
-        {"Verdict": "not seen here"},
-        {"Budget": "small"},
-        # Verdict and budget are those of one result.
-        {"Budget": "small", "Verdict": "reproduced"},
-    ],
-)
-def test_filters(opened: Any, results: list[Any], chosen: dict[str, str]) -> None:
-    page = opened()
-    for label, value in chosen.items():
-        page.get_by_label(label, exact=True).select_option(value)
-    fits = {
-        result.id
-        for result in results
-        if all({"Kind": result.published.kind, "Verdict": result.verdict, "Budget": result.budget}[label] == value
-               for label, value in chosen.items())
-    }  # fmt: skip
-    everything = len({result.id for result in results})
-    assert 0 < len(fits) < everything
-    assert shown(page) == fits
-    assert page.get_by_role("status").inner_text() == f"{len(fits)} of {everything} artefacts"
+    # Kind, verdict and budget are those of one result.
+    page.get_by_label("Budget", exact=True).select_option("small")
+    page.get_by_label("Verdict", exact=True).select_option("reproduced")
+    fits = {result.id for result in results if (result.budget, result.verdict) == ("small", "reproduced")}
+    assert 0 < len(fits) < len(everything)
+    assert {*page.evaluate(SHOWN)} == fits
+    assert page.get_by_role("status").inner_text() == f"{len(fits)} of {len(everything)} artefacts"
     page.get_by_role("button", name="Reset").click()
-    page.wait_for_function(f"document.querySelector('[role=status]').textContent.startsWith('{everything} of')")
-
-
-@pytest.mark.parametrize("words", ["table-1", "FIXUP homogeneity", "no such words"])
-def test_search(opened: Any, words: str) -> None:
-    page = opened()
-    page.get_by_label("Search").fill(words)
+    page.wait_for_function(f"document.querySelector('[role=status]').textContent.startsWith('{len(everything)} of')")
+    page.get_by_label("Search").fill("FIXUP table-2")
     texts = page.evaluate("[...document.querySelectorAll('article')].map(card => [card.id, card.textContent])")
-    maybe = {name for name, text in texts if all(word in text.lower() for word in words.lower().split())}
-    assert shown(page) <= maybe
-    assert bool(shown(page)) == bool(maybe)
-
-
-def test_links_open_what_they_lead_to_even_if_it_is_filtered_away(opened: Any) -> None:
-    page = opened("#fixup/table-2")
-    card = page.locator("article[id='fixup/table-2']")
-    assert card.locator("figure").first.is_visible()
-    page.get_by_label("Search").fill("table-2")
-    card.get_by_role("link", name="fixup/table-1", exact=True).first.click()
+    found = {name for name, text in texts if "fixup" in text.lower() and "table-2" in text.lower()}
+    assert {"fixup/table-2"} <= {*page.evaluate(SHOWN)} <= found < everything
+    page.locator("article[id='fixup/table-2'] summary").first.click()
+    page.locator("article[id='fixup/table-2']").get_by_role("link", name="fixup/table-1", exact=True).first.click()
     target = page.locator("article[id='fixup/table-1']")
     target.locator("figure").first.wait_for(state="visible")
-    summary = target.locator("summary").first
-    assert summary.evaluate("summary => summary === document.activeElement")
-    bar = page.locator("form").bounding_box()
-    assert summary.bounding_box()["y"] >= bar["y"] + bar["height"] - 1
+    assert target.locator("summary").first.evaluate("summary => summary === document.activeElement")
 
 
-def test_the_keyboard_is_enough(opened: Any) -> None:
-    page = opened()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
-    page.keyboard.press("Enter")
-    page.keyboard.press("Tab")
-    first = page.locator("article summary").first
-    assert first.evaluate("summary => summary === document.activeElement")
-    assert first.evaluate("summary => getComputedStyle(summary).outlineStyle") == "solid"
-    page.keyboard.press("Enter")
-    assert page.locator("article figure").first.is_visible()
-    reached = set()
-    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
-    page.locator("h1").click()
-    for _ in range(20):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.name || document.activeElement.textContent"))
-    assert {"words", "kind", "verdict", "budget", "Reset", "Open all", "Close all"} <= reached
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_sticks_out(opened: Any, width: int) -> None:
-    page = opened(viewport={"width": width, "height": 800})
-    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    boxes = page.evaluate(BOXES, "article, form, .sheet, figure img, .badge, select, input, button, h2, h3, p")
-    assert len(boxes) > 100
-    assert all(left >= 0 and right <= width + 0.5 for left, _, right, _ in boxes)
-    page.goto(page.url.replace("fixup.html", "index.html"))
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_without_its_script_all_is_there(opened: Any, results: list[Any]) -> None:
-    page = opened(java_script_enabled=False)
-    assert shown(page) == {result.id for result in results}
-    assert not page.locator("form").is_visible()
-    page.locator("article summary").first.click()
-    assert page.locator("article figure").first.is_visible()
-
-
-def test_a_figure_follows_the_page_into_the_dark(opened: Any) -> None:
-    import io
-
-    import numpy as np
-    from PIL import Image
-
+def test_it_fits_small_and_dark_screens_and_needs_no_script(opened: Open) -> None:
+    page = opened(viewport={"width": 390, "height": 800})
+    page.evaluate(OPENED)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    plain = opened(java_script_enabled=False)
+    assert not plain.locator("form").is_visible()
+    plain.locator("article summary").first.click()
+    assert plain.locator("article figure").first.is_visible()
     means = []
     for scheme in ("light", "dark"):
         page = opened("#fixup/table-1", color_scheme=scheme)
@@ -197,16 +115,14 @@ def test_a_hostile_result_runs_and_loads_nothing(browser: Browser, tmp_path: Pat
     (save(hostile(), None, tmp_path) / FIGURE).write_text(SVG)
     _, path = write_pages_of(tmp_path)
     if inside:
-        text = path.read_text("utf-8")
-        path.write_text(
-            text.replace("<main>", f'<main>{SVG}<script>{STEAL}</script><img src=x onerror="{STEAL}">', 1)
-        )
+        planted = f'<main>{SVG}<script>{STEAL}</script><img src=x onerror="{STEAL}">'
+        path.write_text(path.read_text("utf-8").replace("<main>", planted, 1))
     page = browser.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.on("requestfailed", lambda request: request.failure == "csp" and asked.remove(request.url))
     page.goto(path.as_uri())
-    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    page.evaluate(OPENED)
     page.wait_for_load_state("networkidle")
     assert page.title() != "stolen"
     assert {url for url in asked if not url.startswith("data:")} == {path.as_uri()}

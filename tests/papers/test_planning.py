@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_runs import Ending, made_up
+from papers_runs import End, evidence_of, made_up
 
 from normless_lab.sweeps import RunRow
 from normless_papers.artefact import artefact_of
@@ -111,11 +111,10 @@ def test_a_plan_has_every_run_of_its_artefacts_and_trains_none(tmp_path: Path) -
     needs = needs_of(names, "gpu", tmp_path)
     assert not (tmp_path / "laboratory").exists()
     for name in names:
-        context = made_up(lambda labels, settings: Ending(0.5, bleu=0.3), tmp_path, "gpu")
+        context, laboratory = made_up(lambda labels, point: End(50.0, bleu=0.3), "gpu")
         found = artefact_of(name)
         found.function(context, **found.settings["gpu"])
-        asked = {own.hash for own in context.lab.configs}  # type: ignore[attr-defined]
-        assert needs[name].runs.keys() == asked
+        assert needs[name].runs.keys() == {own.hash for own in laboratory.configs}
 
 
 def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_them() -> None:
@@ -127,19 +126,17 @@ def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_t
     assert minutes_table() in CARD.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted({name for names in claims_at("gpu").values() for name in names}))
-def test_a_design_knows_its_control(name: str, tmp_path: Path) -> None:
-    found = artefact_of(name)
-    plateaus = [
-        own.plateau for own in found.settings["gpu"].values() if isinstance(own, Effort) and own.plateau is not None
-    ]
-    if not plateaus:
-        return
-    premises = {}
-    for accuracy in (0.95, 0.5):
-        # All runs are as accurate as the plateaus, so that only a control of unknown labels is not, or none is.
-        ending = Ending(accuracy, bleu=0.3)
-        context = made_up(lambda labels, values, own=ending: own, tmp_path, "gpu")  # type: ignore[misc]
-        checks = found.checks_of(found.function(context, **found.settings["gpu"]))
-        premises[accuracy] = [own.verdict for own in checks if own.of == "premise"]
-    assert premises == {0.95: ["holds"], 0.5: ["fails"]}
+DESIGNS = sorted({name for names in claims_at("gpu").values() for name in names})
+
+
+def plateaus_of(name: str) -> list[Effort]:
+    efforts = artefact_of(name).settings["gpu"].values()
+    return [own for own in efforts if isinstance(own, Effort) and own.plateau is not None]
+
+
+@pytest.mark.parametrize("name", [name for name in DESIGNS if plateaus_of(name)])
+@pytest.mark.parametrize(("accuracy", "verdict"), [(95.0, "holds"), (50.0, "fails")])
+def test_a_design_knows_its_control(name: str, accuracy: float, verdict: str) -> None:
+    """All runs are as accurate as the plateaus, so that only a control of unknown labels is not, or none is."""
+    checks = evidence_of(name, lambda labels, point: End(accuracy, bleu=0.3), "gpu").checks
+    assert [own.verdict for own in checks if own.of == "premise"] == [verdict]

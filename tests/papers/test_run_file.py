@@ -82,14 +82,14 @@ def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
 
 def test_another_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "runs.parquet"
-    with pytest.raises(ResultError, match="normless report DIR --runs"), rebuilt(path):
-        pass
-    path.write_text("no rows")
-    with pytest.raises(ResultError, match="is not a file of runs"), rebuilt(path):
-        pass
-    pd.DataFrame({"hash": ["a"]}).to_parquet(path)
-    with pytest.raises(ResultError, match="is not a file of runs"), rebuilt(path):
-        pass
+    for write, words in (
+        (lambda: None, "normless report DIR --runs"),
+        (lambda: path.write_text("no rows"), "is not a file of runs"),
+        (lambda: pd.DataFrame({"hash": ["a"]}).to_parquet(path), "is not a file of runs"),
+    ):
+        write()
+        with pytest.raises(ResultError, match=words), rebuilt(path):
+            pass
 
 
 @pytest.mark.slow

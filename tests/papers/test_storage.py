@@ -1,29 +1,37 @@
-"""Stored results are complete or not there, and come back in the order of the papers."""
+"""Results are stored whole or not at all, come back the same, and stand beside the published numbers."""
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from synthetic_results import figure, made_up
+from hypothesis import given
+from hypothesis import strategies as st
+from pandas.testing import assert_frame_equal
+from papers_helpers import figure, result_of
 
+from normless_papers.evidence import beside
+from normless_papers.published import published
 from normless_papers.results import storage
-from normless_papers.results.reproduction import ResultError
+from normless_papers.results.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
 from normless_papers.results.storage import load, save
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+CELLS = {"number": NUMBERS, "text": st.text(st.characters(codec="utf-8"), min_size=1), "whole": st.integers(-9, 9)}
+KEYS = st.lists(st.integers(0, 9), unique=True, min_size=1, max_size=8)
 
 
 def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:
-    result = made_up("fixup/table-1")
+    result = result_of("fixup/table-1")
     folder = save(result, figure(), tmp_path)
     assert folder == tmp_path / "artefacts" / "fixup" / "table-1" / "smoke"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "figure.png",
-        "figure.svg",
-        "measured.csv",
-        "result.json",
-    ]
+    files = ["figure.png", "figure.svg", "measured.csv", "result.json"]
+    assert sorted(path.name for path in folder.iterdir()) == files
     back = load(tmp_path, result.id, result.budget)
     assert back is not None
     assert back.to_dict() == result.to_dict()
@@ -32,17 +40,18 @@ def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("step", ["to_csv", "to_dict"])
-def test_what_is_interrupted_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    save(made_up("fixup/table-1"), None, tmp_path)
+@pytest.mark.parametrize(("home", "step"), [(pd.DataFrame, "to_csv"), (storage.Reproduction, "to_dict")])
+def test_what_is_interrupted_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: type, step: str
+) -> None:
+    save(result_of("fixup/table-1"), None, tmp_path)
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    home = pd.DataFrame if step == "to_csv" else storage.Reproduction
     monkeypatch.setattr(home, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        save(made_up("fixup/table-1"), None, tmp_path)
+        save(result_of("fixup/table-1"), None, tmp_path)
     monkeypatch.undo()
     assert load(tmp_path, "fixup/table-1", "smoke") is None
 
@@ -57,10 +66,71 @@ def test_what_is_interrupted_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_one_changed_byte_is_told(tmp_path: Path, file: str, old: bytes, new: bytes) -> None:
-    path = save(made_up("fixup/table-1", seconds=0.0), figure(), tmp_path) / file
+    path = save(result_of("fixup/table-1", seconds=0.0), figure(), tmp_path) / file
     data = path.read_bytes()
     assert old in data
     path.write_bytes(data.replace(old, new, 1))
     said = "it" if file == "result.json" else f"{file} beside it"
-    with pytest.raises(ResultError, match=rf"cannot be read: {said} was damaged after it was written; carry it out"):
+    with pytest.raises(ResultError, match=rf"cannot be read: {said} was damaged after it was written"):
         load(tmp_path, "fixup/table-1", "smoke")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"format": 99}, "written by a later normless"),
+        ({"format": None}, "expected a result as normless reproduce writes it"),
+        ({"id": "fixup/nothing"}, "fixup/nothing"),
+        ({"checks": None}, "checks"),
+    ],
+)
+def test_what_cannot_be_read_is_told(changes: dict[str, Any], problem: str) -> None:
+    values = result_of("fixup/fixup").to_dict() | changes
+    with pytest.raises(ResultError, match=problem):
+        Reproduction.from_dict({name: held for name, held in values.items() if name != "checks" or held})
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+@given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=6))
+def test_tables_survive(rows: list[dict[str, Any]]) -> None:
+    table = pd.DataFrame([row | {"text": f"t{row['text']}"} for row in rows])
+    back = table_from_dict(through_json(table_to_dict(table)))
+    assert_frame_equal(back, table, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", [name for name in published() if name.endswith("table-4")] + ["fixup/theorem-1"])
+def test_results_survive(name: str) -> None:
+    result = result_of(name, verdict="fails")
+    back = Reproduction.from_dict(through_json(result.to_dict()))
+    assert table_to_dict(back.measured) == table_to_dict(result.measured)
+    same = ("id", "budget", "on", "asked", "remarks", "distance", "verdict")
+    assert [getattr(back, field) for field in same] == [getattr(result, field) for field in same]
+    assert back.verdict == "not seen here"
+    first, last, bound = back.checks[1].numbers.values()
+    assert (first, bound) == (2.3, math.inf)
+    assert math.isnan(last)
+    assert back.to_dict() == result.to_dict()
+
+
+@given(KEYS, KEYS)
+def test_every_published_and_measured_row_is_there_once_and_in_order(printed: list[int], found: list[int]) -> None:
+    rows = [{"depth": depth, "loss": depth + 0.5} for depth in printed]
+    measured = pd.DataFrame({"depth": [float(depth) for depth in found], "loss": [depth + 0.25 for depth in found]})
+    table = beside(rows, measured, ["depth"])
+    only_measured = [depth for depth in found if depth not in printed]
+    assert table["depth"].tolist() == [str(depth) for depth in (*printed, *only_measured)]
+    for row in table.to_dict("records"):
+        depth = int(row["depth"])
+        expected = depth + 0.5 if depth in printed else math.nan, depth + 0.25 if depth in found else math.nan
+        assert (row["loss_published"], row["loss_measured"]) == pytest.approx(expected, nan_ok=True)
+
+
+def test_missing_keys_are_empty_and_lists_are_text() -> None:
+    measured = pd.DataFrame({"variant": ["skipinit", None], "accuracy": [0.5, 0.25]})
+    table = beside([{"variant": "skipinit", "range": [-4, -3]}], measured, ["variant"])
+    assert table["variant"].tolist() == ["skipinit", ""]
+    assert table["range"].iloc[0] == "-4, -3"
+    assert table["accuracy"].tolist() == [0.5, 0.25]

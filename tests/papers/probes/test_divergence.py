@@ -1,33 +1,35 @@
-"""The diverging update, where it is known in closed form."""
+"""The diverging update and the largest stable rate, where they are known in closed form."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from cifar_like import BARE, batches, resnet110
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from normless.models import wide_resnet
-from normless_papers.probes.divergence import Descent, DivergingUpdate, find_divergence
+from normless_papers.probes.divergence import Descent, find_divergence, largest_stable_rate
 from normless_papers.probes.loss_landscape import loss_along
 
+ONE = torch.ones(1, dtype=torch.float64)
 
-class Point(nn.Module):
-    """One number as a network."""
 
-    def __init__(self, start: float) -> None:
+class Parabola(nn.Module):
+    """λw², which gradient descent minimizes by w ← (1 - 2λη)w, stable for rates up to 1/λ."""
+
+    def __init__(self, curvature: float, start: float) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+        self.curvature = curvature
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.w * x
+        return self.curvature * (self.w * x).square()
 
 
-def square(y: Tensor, _: Tensor) -> Tensor:
-    return y.square().mean()
+def value(y: Tensor, _: Tensor) -> Tensor:
+    return y.mean()
 
 
 def plain_sgd(model: nn.Module, rate: float) -> Optimizer:
@@ -37,38 +39,31 @@ def plain_sgd(model: nn.Module, rate: float) -> Optimizer:
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.5, 20), st.floats(1.05, 4))
 def test_on_a_parabola_the_update_is_that_of_the_closed_form(start: float, rate: float) -> None:
-    # w² is minimized by w ← (1 - 2η)w, so that the loss of step k is w₀²(1 - 2η)^(2k).
-    unit = torch.ones(1, dtype=torch.float64)
-    data = [(unit, unit)] * 60
+    """The loss of step k is w₀²(1 - 2η)^(2k)."""
     expected = [start**2 * (1 - 2 * rate) ** (2 * k) for k in range(60)]
     step = next((k for k, loss in enumerate(expected) if loss > 1e3), None)
-    found = find_divergence(Point(start), data, rate, plain_sgd, loss=square)
+    found = find_divergence(Parabola(1.0, start), [(ONE, ONE)] * 60, rate, plain_sgd, loss=value)
     if step is None:
-        assert not found.diverged
-        assert found.update is None
-        assert len(found.losses) == 60
+        assert (found.diverged, found.update, len(found.losses)) == (False, None, 60)
         return
+    update = found.update
     assert found.diverged
     assert found.losses == pytest.approx(expected[: step + 1])
-    update = found.update
     assert update is not None
     assert update.step == step
     before = start * (1 - 2 * rate) ** (step - 1)
     assert update.model.get_parameter("w").item() == pytest.approx(before)
     assert float(update.direction["w"]) == pytest.approx(-2 * rate * before)
-    along = loss_along(update.model, update.inputs, update.targets, update.direction, [0.0, 1.0], loss=square)
+    along = loss_along(update.model, update.inputs, update.targets, update.direction, [0.0, 1.0], loss=value)
     assert along["loss"].tolist() == pytest.approx([expected[step - 1], expected[step]])
 
 
 def test_a_network_that_starts_beyond_the_limit_has_no_update() -> None:
-    unit = torch.ones(1, dtype=torch.float64)
     for start in (1e6, float("nan")):
-        found = find_divergence(Point(start), [(unit, unit)] * 3, 0.1, plain_sgd, loss=square)
-        assert found.diverged
-        assert len(found.losses) == 1
-        assert found.update is None
-    assert find_divergence(Point(1.0), [], 0.1, plain_sgd, loss=square) == Descent((), diverged=False)
-    assert find_divergence(Point(3.0), [(unit, unit)], 0.1, plain_sgd, loss=square, limit=8.0).diverged
+        found = find_divergence(Parabola(1.0, start), [(ONE, ONE)] * 3, 0.1, plain_sgd, loss=value)
+        assert (found.diverged, len(found.losses), found.update) == (True, 1, None)
+    assert find_divergence(Parabola(1.0, 1.0), [], 0.1, plain_sgd, loss=value) == Descent((), diverged=False)
+    assert find_divergence(Parabola(1.0, 3.0), [(ONE, ONE)], 0.1, plain_sgd, loss=value, limit=8.0).diverged
 
 
 def test_a_training_that_is_repeated_has_the_same_losses() -> None:
@@ -79,10 +74,17 @@ def test_a_training_that_is_repeated_has_the_same_losses() -> None:
     assert first.losses == again.losses
 
 
-@pytest.fixture(scope="module", params=[0, 2])
-def diverging(request: pytest.FixtureRequest) -> DivergingUpdate:
-    """Of an unnormalized ResNet-110 at the rate 0.002."""
-    found = find_divergence(resnet110(BARE, request.param), batches(8, 16, 16, request.param), 0.002)
-    assert found.diverged
-    assert found.update is not None
-    return found.update
+@settings(max_examples=12, deadline=None)
+@given(st.floats(-3, 2.5), st.floats(1.05, 3), st.floats(-4, 3))
+def test_the_limit_of_a_parabola_is_found_to_the_resolution(power: float, resolution: float, start: float) -> None:
+    curvature = 10**power
+    given_data = {"steps": 200, "start": 10**start, "resolution": resolution, "loss": value}
+    found = largest_stable_rate(Parabola(curvature, 1.0), [(ONE, ONE)], plain_sgd, **given_data)  # type: ignore[arg-type]
+    # After 200 steps a rate a little above the limit has not passed 10³ yet.
+    assert found.largest <= 1 / curvature * 1.05
+    assert found.smallest_diverging >= 1 / curvature
+    assert found.largest < found.smallest_diverging <= resolution * found.largest * (1 + 1e-6)
+    held = found.trials[~found.trials["diverged"]]
+    assert held["rate"].max() == found.largest
+    assert (held["steps"] == 200).all()
+    assert (found.trials[found.trials["diverged"]]["last_loss"] > 1e3).all()

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from gallery import ROWS
 from torch import Tensor, nn
 
 import normless as nl
@@ -27,41 +28,38 @@ def mean_square(model: nn.Module, path: str) -> float:
     return float(model.get_parameter(f"{path}.weight").detach().double().square().mean())
 
 
+def stream_of(model: nn.Module, inputs: Tensor) -> pd.DataFrame:
+    return nl.probe(model, inputs, ["stream"]).stream
+
+
 def test_gamma_equation_6_branch_variance_is_that_of_the_last_gamma() -> None:
     """gamma/equation-6: Var f = γ_last² for any other γ and initial weights; the stream adds them up.
 
     Dense pre-activation network, two layers a branch, width 400; eight blocks, each within 12%, their mean within 3%.
     """
     model = draw_gammas(dense(8, 400, branch_layers=2))
-    for index in range(8):
-        scale = 0.3 + 0.5 * index
-        nn.init.constant_(model.blocks[index].branch.norm2.weight, scale)
-        with torch.no_grad():
-            model.blocks[index].branch.linear1.weight.mul_(10 * scale)
-    table = nl.probe(model, torch.randn(300, 100), ["stream"]).stream
+    scales = 0.3 + 0.5 * np.arange(8)
+    for block, scale in zip(model.blocks, scales.tolist(), strict=True):
+        nn.init.constant_(block.branch.norm2.weight, scale)
+        block.branch.linear1.weight.data.mul_(10 * scale)
+    table = stream_of(model, torch.randn(300, 100))
     assert (table["equation"] == 6).all()
-    expected = (0.3 + 0.5 * np.arange(8)) ** 2
-    assert np.allclose(table["predicted_branch_second_moment"], expected, rtol=1e-5)
-    ratio = table["branch_second_moment"] / expected
+    assert np.allclose(table["predicted_branch_second_moment"], scales**2, rtol=1e-5)
+    ratio = table["branch_second_moment"] / scales**2
     assert np.allclose(ratio, 1, atol=0.12)
     assert ratio.mean() == pytest.approx(1, abs=0.03)
     assert np.allclose(table["stream_second_moment"] / table["predicted_stream_second_moment"], 1, atol=0.1)
-    start = table["skip_second_moment"][0]
-    assert np.allclose(table["predicted_stream_second_moment"], start + np.cumsum(expected), rtol=1e-5)
+    sums = table["skip_second_moment"][0] + np.cumsum(scales**2)
+    assert np.allclose(table["predicted_stream_second_moment"], sums, rtol=1e-5)
 
 
 def test_the_mean_square_over_channels_counts_where_gammas_differ() -> None:
     """The note of gamma/equation-6: weights mix channels, so that γ_i² of the equation is the mean over them."""
     model = draw_gammas(dense(4, 500))
-    table = nl.probe(model, torch.randn(300, 100), ["stream"]).stream
+    table = stream_of(model, torch.randn(300, 100))
     expected = [mean_square(model, f"blocks.{index}.branch.norm1") for index in range(4)]
     assert np.allclose(table["predicted_branch_second_moment"], expected, rtol=1e-6)
     assert np.allclose(table["branch_second_moment"], expected, rtol=0.1)
-
-
-def v1(width_of_images: int = 48) -> tuple[nn.Module, pd.DataFrame, Tensor]:
-    model, images = draw_gammas(resnet(18)), torch.randn(16, 3, width_of_images, width_of_images)
-    return model, nl.probe(model, images, ["stream"]).stream, images
 
 
 def test_gamma_equations_15_and_19_resets_of_resnet_v1() -> None:
@@ -69,39 +67,31 @@ def test_gamma_equations_15_and_19_resets_of_resnet_v1() -> None:
 
     gamma/equation-19: γ_0²/2 after the stem's ReLU, pooling ignored, for any input scale.
     """
-    model, table, images = v1()
+    model, images = draw_gammas(resnet(18)), torch.randn(16, 3, 48, 48)
+    table = stream_of(model, images)
     resets = table[table["equation"] == 15]
     assert len(resets) == 3
     assert np.allclose(resets["branch_second_moment"], resets["gamma_last"] ** 2, rtol=1e-3)
     assert np.allclose(resets["skip_second_moment"], resets["gamma_down"] ** 2, rtol=1e-3)
     assert np.allclose(resets["stream_second_moment"], resets["predicted_stream_second_moment"], rtol=0.05)
     assert np.allclose(table["branch_second_moment"], table["predicted_branch_second_moment"], rtol=1e-3)
-    again = nl.probe(model, 7 * images, ["stream"]).stream
+    again = stream_of(model, 7 * images)
     assert np.allclose(again["stream_second_moment"], table["stream_second_moment"], rtol=1e-3)
     model.train()
     with torch.no_grad():
         for scale in (1, 50):
-            stem = model.stem_relu if hasattr(model, "stem_relu") else torch.relu
-            h = stem(model.bn1(model.conv1(scale * images)))
+            h = torch.relu(model.bn1(model.conv1(scale * images)))
             assert float(h.square().mean()) == pytest.approx(mean_square(model, "bn1") / 2, rel=0.05)
     assert table["predicted_skip_second_moment"][0] == pytest.approx(mean_square(model, "bn1") / 2)
 
 
-class PostNorm(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.one, self.two, self.norm = nn.Linear(width, width), nn.Linear(width, width), nn.LayerNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x + self.two(torch.relu(self.one(x))))
-
-
 def test_a_norm_after_the_sum_sets_the_stream() -> None:
-    model = nn.Sequential(*(PostNorm(64) for _ in range(3)))
-    for index, block in enumerate(model):
-        nn.init.constant_(block.norm.weight, 0.5 + index)
-    table = nl.probe(model, torch.randn(32, 64), ["stream"]).stream
-    expected = [mean_square(model, f"{index}.norm") for index in range(3)]
+    row, norms = ROWS["post-norm at the root"], ("norms.0", "norms.1")
+    model, (inputs, _) = row.network(), row.example()
+    for index, name in enumerate(norms):
+        nn.init.constant_(model.get_parameter(f"{name}.weight"), 0.5 + index)
+    table = stream_of(model, inputs[0])
+    expected = [mean_square(model, name) for name in norms]
     assert np.allclose(table["predicted_stream_second_moment"], expected)
     assert np.allclose(table["stream_second_moment"], expected, rtol=1e-3)
     assert table["equation"].isna().all()
@@ -111,10 +101,9 @@ def test_the_variance_of_a_channel_has_no_differences_of_the_channels_means() ->
     """Channels that stay apart by their β: the pooled variance has these differences, a channel's does not."""
     model = resnet(18, channels=8)
     outputs: list[Tensor] = []
-    with torch.no_grad():
-        model.get_submodule("layer1.1.bn2").bias.copy_(torch.linspace(0, 20, 8))  # type: ignore[operator]
+    model.get_parameter("layer1.1.bn2.bias").data.copy_(torch.linspace(0, 20, 8))
     model.get_submodule("layer1.1").register_forward_hook(lambda _, inputs, output: outputs.append(output))
-    row = nl.probe(model, torch.randn(8, 3, 32, 32), ["stream"]).stream.iloc[1]
+    row = stream_of(model, torch.randn(8, 3, 32, 32)).iloc[1]
     own = outputs[-1].detach().double().numpy()
     assert row["stream_channel_variance"] == pytest.approx(own.var((0, 2, 3)).mean(), rel=1e-4)
     assert row["stream_variance"] == pytest.approx(own.var(), rel=1e-4)

@@ -1,6 +1,9 @@
-"""Gradient sums of whole networks, ours and others', and that measuring them leaves no trace."""
+"""Gradient sums of whole networks and correlations of examples' gradients, against autograd and laws."""
 
 from __future__ import annotations
+
+from itertools import combinations
+from math import acos, pi, sqrt
 
 import numpy as np
 import pytest
@@ -9,66 +12,92 @@ import torch.nn.functional as F
 from measured import measured
 from torch import Tensor, nn
 
-import normless as nl
-from normless.models import wide_resnet
+from normless import convert
+from normless.models import dense, resnet_cifar, wide_resnet
+from normless_papers.probes.gradient_correlation import gradient_correlation_table
 from normless_papers.probes.gradient_sums import GradientSums
-
-
-def weight_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    loss = F.cross_entropy(model(inputs), targets)
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.dim() > 1]
-    found = torch.autograd.grad(loss, [parameter for _, parameter in named])
-    return {name.removesuffix(".weight"): gradient for (name, _), gradient in zip(named, found, strict=True)}
 
 
 @pytest.mark.parametrize("scheme", ["batch_norm", "none", "zeroinit(multiplier=False, dropout=0)"])
 def test_every_layer_has_the_gradient_of_autograd(scheme: str) -> None:
-    model = nl.convert(wide_resnet(10, 1), scheme).train()
+    model = convert(wide_resnet(10, 1), scheme).train()
     inputs, targets = torch.randn(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 4])
-    exact = weight_gradients(model, inputs, targets)
     table = measured(GradientSums(), model, inputs, targets)
+    weights = {name: value for name, value in model.named_parameters() if value.dim() > 1}
+    found = torch.autograd.grad(F.cross_entropy(model(inputs), targets), list(weights.values()))
+    exact = {name.removesuffix(".weight"): gradient for name, gradient in zip(weights, found, strict=True)}
     assert tuple(table.columns) == GradientSums.columns
     assert set(table["layer"]) == set(exact)
     assert table["order"].tolist() == list(range(1, len(exact) + 1))
-    for row in table.to_dict(orient="records"):
-        gradient = exact[row["layer"]]
-        count = row["examples"] * row["positions"]
-        assert row["parameters"] == gradient.numel()
-        assert row["abs_sum"] == pytest.approx(float(gradient.abs().mean()) / count, rel=1e-3)
-        assert row["predicted_for_random_signs"] == pytest.approx(count**-0.5)
-        assert 0 <= row["abs_sum"] <= row["sum_b_abs_sum_xy"] * 1.0001
-        assert row["abs_sum"] <= row["sum_xy_abs_sum_b"] * 1.0001
-        assert max(row["sum_b_abs_sum_xy"], row["sum_xy_abs_sum_b"]) <= row["sum_abs"] * 1.0001
-        assert row["input_independence"] == pytest.approx(row["abs_sum"] / row["sum_abs"])
+    count = table["examples"] * table["positions"]
+    gradients = [exact[layer] for layer in table["layer"]]
+    assert table["parameters"].tolist() == [gradient.numel() for gradient in gradients]
+    sizes = np.array([float(gradient.abs().mean()) for gradient in gradients])
+    np.testing.assert_allclose(table["abs_sum"], sizes / count, rtol=1e-3)
+    np.testing.assert_allclose(table["predicted_for_random_signs"], count**-0.5)
+    np.testing.assert_allclose(table["input_independence"], table["abs_sum"] / table["sum_abs"])
+    for partial in ("sum_b_abs_sum_xy", "sum_xy_abs_sum_b"):
+        assert (table["abs_sum"] <= table[partial] * 1.0001).all()
+        assert (table[partial] <= table["sum_abs"] * 1.0001).all()
 
 
 def test_summands_of_random_signs_have_the_predicted_ratio() -> None:
     """Products of two normals have E|d| = 2/π and deviation 1, so that |Σd|/Σ|d| is √(2/π)/(2/π) · 1/√N."""
-
-    class Random(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(40, 30)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x)
-
-    coefficients = torch.randn(400, 30)
-    table = measured(GradientSums(), Random(), torch.randn(400, 40), coefficients, loss=lambda y, t: (y * t).sum())
+    model, coefficients = nn.Sequential(nn.Linear(40, 30)), torch.randn(400, 30)
+    table = measured(GradientSums(), model, torch.randn(400, 40), coefficients, loss=lambda y, t: (y * t).sum())
     ratio = table["input_independence"].iloc[0] / table["predicted_for_random_signs"].iloc[0]
     assert ratio == pytest.approx(np.sqrt(np.pi / 2), rel=0.05)
 
 
 def test_a_layer_that_runs_twice_is_told_apart() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(torch.relu(self.linear(x)))
-
-    model, inputs, targets = Twice(), torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
-    table = measured(GradientSums(), model, inputs, targets)
+    linear = nn.Linear(4, 4)
+    model = nn.Sequential(linear, nn.ReLU(), linear)
+    table = measured(GradientSums(), model, torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1]))
     assert table["call"].tolist() == [0, 1]
     assert table["order"].tolist() == [1, 2]
+
+
+def predicted_gradient_cosines(depth: int, start: float, relus: int, multiplier: float) -> list[float]:
+    """The cosine of two examples' gradients after the stem and after each block of a wide residual network of ReLUs.
+
+    With branches that keep the variance, a multiplier α and the examples' cosine `start` before the first block, the
+    cosine ρ between activations and the cosine c between gradients change in a block as
+
+        ρ' = (ρ + α² κ₁(κ₁(…ρ)))/(1 + α²),    c = c' · (1 + α² Π_i κ₀(ρ_i))/(1 + α²),
+        κ₀(ρ) = 1 − arccos(ρ)/π,              κ₁(ρ) = (√(1 − ρ²) + ρ(π − arccos ρ))/π,
+
+    with the cosine ρ_i before the i-th of the branch's ReLUs.
+    """
+    activations, gain = start, multiplier**2
+    factors: list[float] = []
+    for _ in range(depth):
+        branch, both_pass = activations, 1.0
+        for _ in range(relus):
+            angle = acos(min(max(branch, -1.0), 1.0))
+            both_pass *= 1 - angle / pi
+            branch = (sqrt(max(1 - branch**2, 0.0)) + branch * (pi - angle)) / pi
+        factors.append((1 + gain * both_pass) / (1 + gain))
+        activations = (activations + gain * branch) / (1 + gain)
+    return np.cumprod([1.0, *reversed(factors)])[::-1].tolist()
+
+
+@pytest.mark.parametrize(("multiplier", "relus"), [(1.0, 1), (0.5, 2)])
+def test_the_law_of_wide_networks(multiplier: float, relus: int) -> None:
+    """Mean over three draws of a dense network of 400 units and 12 blocks, within 0.08 of the law at every block."""
+    tables, predicted = [], []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        network = convert(dense(12, 400, in_features=200, branch_layers=relus), f"skipinit(alpha={multiplier})")
+        inputs = torch.randn(8, 200)
+        with torch.no_grad():
+            stem: Tensor = F.normalize(network.stem(inputs))
+        start = float(np.mean([float(stem[i] @ stem[j]) for i, j in combinations(range(8), 2)]))
+        tables.append(gradient_correlation_table(network, inputs)["cosine"])
+        predicted.append(predicted_gradient_cosines(12, start=start, relus=relus, multiplier=multiplier))
+    assert np.abs(np.mean(tables, axis=0) - np.mean(predicted, axis=0)).max() < 0.08
+    assert predicted[0][0] < 0.6
+
+
+def test_examples_of_a_normalized_batch_are_measured_within_it() -> None:
+    table = gradient_correlation_table(resnet_cifar(8), torch.randn(8, 3, 8, 8), torch.arange(8))
+    assert table["pairs"].tolist() == [28] * 4

@@ -1,4 +1,4 @@
-"""Gradients of the logits, against the closed form p - y of cross entropy."""
+"""Gradients of the logits, against the closed form p - y of cross entropy, and of one class alone."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless.probes import probe
-from normless.probes.hooks.observe import observe
+from normless.models import wide_resnet
+from normless.probes import observe, probe
 from normless.probes.moments import LogitGradients, agreement
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes import LogitGradientMatrix
+from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients, for_each_class
 
-COLUMNS = (
-    *("class", "mean_logit", "logit_deviation", "predicted_share", "target_share"),
-    *("mean_abs_gradient", "gradient_share", "bias_gradient", "agreement", "favoured"),
-)
 ONE = ResidualMap((), stem_layers=(Layer("", "weight"),))
 
 
@@ -31,43 +28,103 @@ def test_by_class_and_example_they_are_p_minus_y(examples: int, classes: int, se
     targets = torch.randint(0, classes, (examples,))
     by_class, matrix = LogitGradients(), LogitGradientMatrix()
     observe(model, [by_class, matrix], x, targets, residual_map=ONE)
-    with torch.no_grad():
-        z = model(x)
-    g = (z.softmax(1) - F.one_hot(targets, classes)).numpy()
-    table = matrix.table()
+    z = model(x).detach()
+    g, table, classwise = (z.softmax(1) - F.one_hot(targets, classes)).numpy(), matrix.table(), by_class.table()
     np.testing.assert_allclose(table.pivot(index="example", columns="class", values="gradient"), g, atol=1e-9)
     np.testing.assert_allclose(table.pivot(index="example", columns="class", values="logit"), z.numpy())
     assert table[table["is_target"]]["class"].tolist() == targets.tolist()
-    classwise = by_class.table()
-    assert tuple(classwise.columns) == COLUMNS
-    np.testing.assert_allclose(classwise["mean_logit"], z.mean(0).numpy())
-    np.testing.assert_allclose(classwise["logit_deviation"], z.numpy().std(0), atol=1e-9)
-    np.testing.assert_allclose(classwise["bias_gradient"], g.mean(0), atol=1e-9)
-    np.testing.assert_allclose(classwise["mean_abs_gradient"], np.abs(g).mean(0), atol=1e-9)
-    np.testing.assert_allclose(classwise["gradient_share"], np.abs(g).sum(0) / np.abs(g).sum(), atol=1e-9)
-    np.testing.assert_allclose(classwise["agreement"], np.abs(g.sum(0)) / np.abs(g).sum(0), atol=1e-6)
     guesses = np.bincount(z.argmax(1).numpy(), minlength=classes) / examples
-    np.testing.assert_allclose(classwise["predicted_share"], guesses, rtol=1e-6)
-    np.testing.assert_allclose(classwise["target_share"], np.bincount(targets.numpy(), minlength=classes) / examples)
+    expected = {
+        "class": np.arange(classes),
+        "mean_logit": z.mean(0).numpy(),
+        "logit_deviation": z.numpy().std(0),
+        "predicted_share": guesses,
+        "target_share": np.bincount(targets.numpy(), minlength=classes) / examples,
+        "mean_abs_gradient": np.abs(g).mean(0),
+        "gradient_share": np.abs(g).sum(0) / np.abs(g).sum(),
+        "bias_gradient": g.mean(0),
+        "agreement": np.abs(g.sum(0)) / np.abs(g).sum(0),
+    }
+    assert [*classwise.columns] == [*expected, "favoured"]
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(classwise[name], numbers, rtol=1e-6, atol=1e-6 if name == "agreement" else 1e-9)
     assert classwise["favoured"].sum() == 1
     assert guesses[classwise["favoured"].to_numpy()][0] == guesses.max()
     assert agreement(classwise) == pytest.approx(np.abs(g.sum(0)).sum() / np.abs(g).sum())
 
 
-def test_tokens_and_pixels_count_as_examples() -> None:
-    x, targets = torch.randn(2, 5, 3), torch.randint(0, 4, (2, 5))
+def by_token(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    tokens = probe(nn.Linear(3, 4), (x, targets), ["logit_matrix"], loss=loss, residual_map=ONE).logit_matrix
-    assert len(tokens) == 2 * 5 * 4
-    assert tokens[tokens["is_target"]]["class"].tolist() == targets.flatten().tolist()
-    assert tokens.groupby("example")["gradient"].sum().abs().max() < 1e-5
-    images, labels = torch.randn(2, 3, 4, 4), torch.randint(0, 6, (2, 4, 4))
-    pixels = probe(
-        nn.Conv2d(3, 6, 1), (images, labels), ["logit_matrix(class_axis=1)"], residual_map=ONE
-    ).logit_matrix
-    assert len(pixels) == 2 * 16 * 6
-    assert pixels[pixels["is_target"]]["class"].tolist() == labels.flatten().tolist()
-    assert pixels.groupby("example")["gradient"].sum().abs().max() < 1e-5
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "text", "loss"),
+    [
+        (nn.Linear(3, 4), (2, 5, 3), 4, "logit_matrix", by_token),
+        (nn.Conv2d(3, 6, 1), (2, 3, 4, 4), 6, "logit_matrix(class_axis=1)", F.cross_entropy),
+    ],
+)
+def test_tokens_and_pixels_count_as_examples(
+    model: nn.Module, shape: tuple[int, ...], classes: int, text: str, loss: object
+) -> None:
+    targets = torch.randint(0, classes, (2, *shape[1:-1]) if classes == 4 else (2, *shape[2:]))
+    table = probe(model, (torch.randn(shape), targets), [text], loss=loss, residual_map=ONE).logit_matrix  # type: ignore[arg-type]
+    assert len(table) == targets.numel() * classes
+    assert table[table["is_target"]]["class"].tolist() == targets.flatten().tolist()
+    assert table.groupby("example")["gradient"].sum().abs().max() < 1e-5
+
+
+Gradients = dict[str, Tensor]
+
+
+def by_each_class(model: nn.Module, x: Tensor, targets: Tensor, **options: object) -> dict[int, Gradients]:
+    found: dict[int, Gradients] = {}
+    for_each_class(model, x, targets, lambda index, _, gradients: found.update({index: gradients}), **options)  # type: ignore[arg-type]
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(2, 5), st.integers(1, 4), st.integers(2, 5), st.integers(0, 10**6))
+def test_understanding_bn_class_wise_mask_sums_to_the_whole(
+    examples: int, width: int, classes: int, seed: int
+) -> None:
+    """understanding-bn/class-wise-mask: by linearity the masked gradients of all classes sum to the full gradient."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, classes)).double()
+    x, targets = torch.randn(examples, 3, dtype=torch.float64), torch.randint(0, classes, (examples,))
+    found = by_each_class(model, x, targets)
+    assert sorted(found) == list(range(classes))
+    F.cross_entropy(model(x), targets).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        total = sum(found[index][name] for index in found)
+        torch.testing.assert_close(total, parameter.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_each_class_is_the_gradient_of_its_logits_alone() -> None:
+    """The mean cross entropy's gradient with respect to z_bj is (p_bj - y_bj)/B."""
+    model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
+    found = by_each_class(model, x, targets, parameters=["blocks.0.conv1.weight"], classes=[7, 2])
+    assert list(found) == [7, 2]
+    for index, gradients in found.items():
+        logits = model.train()(x)
+        weight = (logits.softmax(1) - F.one_hot(targets, 10)).detach()[:, index] / 4
+        parameter = model.get_parameter("blocks.0.conv1.weight")
+        (expected,) = torch.autograd.grad((logits[:, index] * weight).sum(), [parameter])
+        assert list(gradients) == ["blocks.0.conv1.weight"]
+        torch.testing.assert_close(gradients["blocks.0.conv1.weight"], expected, rtol=1e-3, atol=1e-7)
+
+
+def test_tables_hold_the_gradients() -> None:
+    model, x, targets = wide_resnet(10, 1).eval(), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
+    name = "blocks.1.conv2.weight"
+    found = by_each_class(model, x, targets, parameters=[name])
+    table = classwise_gradients(model, x, targets, [name])
+    np.testing.assert_allclose(table["mean_abs"], [float(found[i][name].abs().mean()) for i in range(10)], rtol=1e-4)
+    np.testing.assert_allclose(table["norm"], [float(found[i][name].norm()) for i in range(10)], rtol=1e-4)
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["predicted_share"].sum() == pytest.approx(1)
+    assert {*zip(table["layer"], table["block"], strict=True)} == {("blocks.1.conv2", "blocks.1")}
+    elements = classwise_elements(model, x, targets, name, classes=[3])
+    np.testing.assert_allclose(elements["gradient"], found[3][name].flatten().numpy(), rtol=1e-3, atol=1e-8)
+    assert len(classwise_gradients(model, x, targets, classes=[0])) == len(list(model.parameters()))

@@ -35,10 +35,12 @@ def test_a_quadratic_loss_is_a_parabola_and_its_prediction_the_tangent(
     assert table["predicted_loss"][1] == pytest.approx(float(tangent), abs=1e-12)
 
 
-def test_steepest_descent_is_a_step_of_sgd() -> None:
+def test_steepest_descent_is_a_step_of_sgd_and_moments_are_those_of_the_moved_network() -> None:
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
     direction = steepest_descent(model, x, targets)
     table = loss_along(model, x, targets, direction, [0.0, 0.05])
+    moments = moments_along(model, x, targets, direction, [0.0, 0.05])
+    assert moments_along(model, x, targets, direction, []).empty
     optimizer = torch.optim.SGD(model.train().parameters(), lr=0.05)
     before = F.cross_entropy(model(x), targets)
     before.backward()
@@ -47,6 +49,10 @@ def test_steepest_descent_is_a_step_of_sgd() -> None:
     assert table["loss"].tolist() == pytest.approx([before.item(), after.item()], rel=1e-4)
     slope = sum(float(part.square().sum()) for part in direction.values())
     assert table["predicted_loss"][1] == pytest.approx(before.item() - 0.05 * slope, rel=1e-4)
+    assert moments["point"].unique().tolist() == [0.0, 0.05]
+    at = moments[moments["point"] == 0.05]
+    np.testing.assert_allclose(at["variance"], probe(model, x, ["activations"]).activations["variance"], rtol=1e-4)
+    np.testing.assert_allclose(at["loss"], table["loss"][1])
 
 
 def test_a_moved_network_comes_back_bit_for_bit_whatever_happens() -> None:
@@ -57,21 +63,8 @@ def test_a_moved_network_comes_back_bit_for_bit_whatever_happens() -> None:
     def fail() -> None:
         with moved(model, direction, 1.0):
             assert model.stem.weight.isnan().all()
-            raise RuntimeError("in the body")
+            raise KeyError
 
-    with pytest.raises(RuntimeError, match="in the body"):
+    with pytest.raises(KeyError):
         fail()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_moments_along_are_those_of_the_moved_network() -> None:
-    model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
-    direction = steepest_descent(model, x, targets)
-    table = moments_along(model, x, targets, direction, [0.0, 0.3])
-    assert table["point"].unique().tolist() == [0.0, 0.3]
-    with moved(model, direction, 0.3):
-        expected = probe(model, x, ["activations"]).activations
-    at = table[table["point"] == 0.3].reset_index(drop=True)
-    np.testing.assert_allclose(at["variance"], expected["variance"])
-    np.testing.assert_allclose(at["loss"], loss_along(model, x, targets, direction, [0.3])["loss"][0])
-    assert moments_along(model, x, targets, direction, []).empty

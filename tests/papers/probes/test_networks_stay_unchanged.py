@@ -26,6 +26,7 @@ def _along(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Any:
     return probes.loss_along(model, x, y, direction, [0.1, 1e30], loss=loss)
 
 
+WATCHERS = (probes.GradientSums, probes.GradientCorrelation, InputGradientBounds, SetGradientBounds)
 BY_LOSS: dict[str, Measurement] = {
     "classes": lambda model, x, y, loss: probes.classwise_gradients(model, x, y, ["classifier.weight"], loss=loss),
     "function update": lambda model, x, y, loss: probes.function_update_table(model, x, y, steps=(1,), loss=loss),
@@ -39,13 +40,7 @@ BY_LOSS: dict[str, Measurement] = {
     ),
     "noise": lambda model, x, y, loss: probes.sgd_noise_table(model, x, y, loss, batch_sizes=(2,), draws=2),
     "update terms": lambda model, x, y, loss: probes.update_trace_table(model, x, y, loss=loss),
-    "watchers": lambda model, x, y, loss: observe(
-        model,
-        [probes.GradientSums(), probes.GradientCorrelation(), InputGradientBounds(), SetGradientBounds()],
-        x,
-        y,
-        loss=loss,
-    ),
+    "watchers": lambda model, x, y, loss: observe(model, [watcher() for watcher in WATCHERS], x, y, loss=loss),
 }
 OTHERS: dict[str, Measurement] = {
     "jacobian": lambda model, x, y, loss: probes.jacobian_spectrum(model, x[:2], training=True, chunk=4),

@@ -18,6 +18,7 @@ from normless_papers.probes import summands
 from normless_papers.probes.summands import summands_of
 
 CONVOLUTIONS = {False: (nn.Conv1d, nn.Conv2d, nn.Conv3d), True: (nn.ConvTranspose1d, nn.ConvTranspose2d)}
+TRANSPOSED = nn.modules.conv._ConvTransposeNd
 PADDINGS = ("zeros", "circular", "replicate")
 
 
@@ -40,17 +41,26 @@ def convolutions(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
     return module, torch.randn(draw(st.integers(1, 3)), 4, *sides(least, most))
 
 
-def brute(module: nn.Module, x: Tensor, weight: Tensor, positions: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def by_output(module: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of a random loss by the output, and every summand: (B, positions, *weight)."""
     y = module(x)
-    gradient = torch.randn_like(y)
+    gradient, rows = torch.randn_like(y), []
     last = isinstance(module, nn.Linear)
-    rows = []
-    for example, *position in product(range(len(x)), *map(range, positions)):
+    for example, *position in product(range(len(x)), *map(range, y.shape[1:-1] if last else y.shape[2:])):
         only = torch.zeros_like(y)
         only[(example, *position) if last else (example, slice(None), *position)] = 1
-        rows.append(torch.autograd.grad(y, weight, gradient * only, retain_graph=True)[0])
-    return gradient, torch.stack(rows).reshape(len(x), -1, *weight.shape)
+        rows.append(torch.autograd.grad(y, module.weight, gradient * only, retain_graph=True)[0])
+    return gradient, torch.stack(rows).reshape(len(x), -1, *module.weight.shape)
+
+
+def by_input(module: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of a transposed convolution, whose summands are told apart by the position of the input."""
+    gradient, rows = torch.randn_like(module(x)), []
+    for example, *position in product(range(len(x)), *map(range, x.shape[2:])):
+        only = torch.zeros_like(x)
+        only[(example, slice(None), *position)] = x[(example, slice(None), *position)]
+        rows.append(torch.autograd.grad(module(only), module.weight, gradient)[0])
+    return gradient, torch.stack(rows).reshape(len(x), -1, *module.weight.shape)
 
 
 def check(module: nn.Module, x: Tensor, gradient: Tensor, each: Tensor) -> None:
@@ -68,18 +78,7 @@ def test_sums_of_any_convolution_are_those_of_all_its_summands(
 ) -> None:
     torch.manual_seed(seed)
     module, x = layer[0].double(), layer[1].double()
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        # Its summands are told apart by the position of the input.
-        y = module(x)
-        gradient = torch.randn_like(y)
-        rows = []
-        for example, *position in product(range(len(x)), *map(range, x.shape[2:])):
-            only = torch.zeros_like(x)
-            only[(example, slice(None), *position)] = x[(example, slice(None), *position)]
-            rows.append(torch.autograd.grad(module(only), module.weight, gradient)[0])
-        each = torch.stack(rows).reshape(len(x), -1, *module.weight.shape)
-    else:
-        gradient, each = brute(module, x, module.weight, tuple(module(x).shape[2:]))
+    gradient, each = by_input(module, x) if isinstance(module, TRANSPOSED) else by_output(module, x)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summands, "_CHUNK", held)
         check(module, x, gradient, each)
@@ -91,8 +90,7 @@ def test_sums_of_any_convolution_are_those_of_all_its_summands(
 def test_positions_of_a_linear_layer_are_all_axes_between(lengths: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     module, x = nn.Linear(3, 2).double(), torch.randn(*lengths, 3).double()
-    gradient, each = brute(module, x, module.weight, tuple(lengths[1:]))
-    check(module, x, gradient, each)
+    check(module, x, *by_output(module, x))
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless import convert, probe
+from normless.edits import BranchMultiplier
 from normless.models import dense, resnet_cifar
+from normless.schemes import Scheme
 from normless_papers.probes.weight_dynamics import COLUMNS, WeightDynamics
 
 
@@ -35,28 +37,23 @@ def test_measured_numbers_are_those_of_the_weights() -> None:
     frozen = network.get_submodule("blocks.0.branch.linear1").requires_grad_(False)
     table = measured(network, inputs)
     assert list(table.columns) == list(COLUMNS)
-    rows = table.set_index("parameter")
     F.cross_entropy(network(inputs), torch.arange(4)).backward()
-    assert set(rows.index) == {name for name, parameter in network.named_parameters() if parameter.dim() > 1}
-    for name, parameter in network.named_parameters():
-        if parameter.dim() > 1:
-            assert rows.loc[name, "weight_norm"] == pytest.approx(float(parameter.detach().norm()))
-            if parameter is frozen.weight:
-                assert rows.loc[name, ["gradient_norm", "inner_product", "cosine"]].isna().all()
-                continue
-            gradient = parameter.grad
-            assert isinstance(gradient, Tensor)
-            assert rows.loc[name, "gradient_norm"] == pytest.approx(float(gradient.norm()))
-            cosine = F.cosine_similarity(parameter.detach().flatten(), gradient.flatten(), dim=0)
-            assert rows.loc[name, "cosine"] == pytest.approx(float(cosine), abs=1e-6)
+    weights = {name: parameter for name, parameter in network.named_parameters() if parameter.dim() > 1}
+    assert {*table["parameter"]} == {*weights}
+    for name, row in table.set_index("parameter").iterrows():
+        weight = weights[str(name)]
+        assert row["weight_norm"] == pytest.approx(float(weight.detach().norm()))
+        if weight.grad is None:
+            assert weight is frozen.weight
+            assert row[["gradient_norm", "inner_product", "cosine"]].isna().all()
+        else:
+            assert row["gradient_norm"] == pytest.approx(float(weight.grad.norm()))
+            cosine = F.cosine_similarity(weight.detach().flatten(), weight.grad.flatten(), dim=0)
+            assert row["cosine"] == pytest.approx(float(cosine), abs=1e-6)
 
 
 def test_multipliers_of_sums_are_found_too() -> None:
     """A branch that ends in a norm has its multiplier in the residual sum."""
-    from normless.edits import BranchMultiplier
-    from normless.schemes import Scheme
-
     network = convert(resnet_cifar(8), Scheme("multiplied", (BranchMultiplier(0.25),)))
     table = measured(network, torch.randn(2, 3, 8, 8))
     assert (table.loc[table["place"] == "branch", "multiplier"] == 0.25).all()
-    assert isinstance(network, nn.Module)

@@ -47,9 +47,13 @@ def hand_made() -> list[tuple[Clause, str, str]]:
     seen_dog = NounPhrase("definite", (), NOUNS["dog"], False, relative=RelativeClause(does("see"), phrase("woman")))
     sleeper = NounPhrase("indefinite", (OLD,), NOUNS["child"], False, relative=RelativeClause(does("sleep", tense=0)))
     friend = NounPhrase("many", (RED,), NOUNS["bird"], True, companion=phrase("mouse", "two", OLD, plural=True))
+    loves, sings = does("love", phrase("cat", "indefinite")), does("sing", tense="perfect")
+    gives = does("give", phrase("apple", "indefinite"), 1, recipient=phrase("girl", plural=True))
+    sees = Clause(phrase("man", "indefinite", RED), does("see", phrase("dog", "definite", OLD)))
+    teachers, works = phrase("teacher", plural=True), does("work")
     return [
         (
-            Clause(seen_dog, does("love", phrase("cat", "indefinite"))),
+            Clause(seen_dog, loves),
             "The dog that the woman sees loves a cat.",
             "Der Hund, den die Frau sieht, liebt eine Katze.",
         ),
@@ -59,23 +63,17 @@ def hand_made() -> list[tuple[Clause, str, str]]:
             "Heute hat der König ein altes Kind, das schlafen kann, gefunden.",
         ),
         (
-            Clause(friend, does("give", phrase("apple", "indefinite"), 1, recipient=phrase("girl", plural=True))),
+            Clause(friend, gives),
             "Many red birds with two old mice must give the girls an apple.",
             "Viele rote Vögel mit zwei alten Mäusen müssen den Mädchen einen Apfel geben.",
         ),
         (
-            Clause(
-                phrase("queen", "demonstrative"),
-                does("say"),
-                complement=Clause(phrase("man", "indefinite", RED), does("see", phrase("dog", "definite", OLD))),
-            ),
+            Clause(phrase("queen", "demonstrative"), does("say"), complement=sees),
             "This queen says that a red man sees the old dog.",
             "Diese Königin sagt, dass ein roter Mann den alten Hund sieht.",
         ),
         (
-            Clause(
-                phrase("teacher", plural=True), does("work"), reason=Clause(seen_dog, does("sing", tense="perfect"))
-            ),
+            Clause(teachers, works, reason=Clause(seen_dog, sings)),
             "The teachers work because the dog that the woman sees has sung.",
             "Die Lehrer arbeiten, weil der Hund, den die Frau sieht, gesungen hat.",
         ),

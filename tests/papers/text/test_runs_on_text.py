@@ -1,9 +1,11 @@
-"""Runs of both kinds: their files, resuming, parts of batches, saved networks, two processes, mistakes."""
+"""Runs of both kinds: their files and figures, resuming, parts of batches, saved networks, processes, mistakes."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import docstring_parser
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 from run_helpers import Interrupt, assert_same_run, assert_two_processes_are_one, without_seconds
 from text_helpers import BERT, PAIRS, quick, written
@@ -19,21 +22,31 @@ from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
+from normless.errors import MissingExtraError
 from normless.probes import RideAlong, every
-from normless_lab.train import RunConfig, RunDirectoryError, RunListener, TrainConfig, network_and_data, train
+from normless_lab.train import RunConfig, RunListener, TrainConfig, network_and_data, train
 from normless_lab.train.command import descriptions
 from normless_lab.train.pauses import TerminatedError
 from normless_papers.experiments.image_runs import PaperConfig
-from normless_papers.text import TextConfig, TranslationConfig
+from normless_papers.text import BytePairs, TextConfig, TranslationConfig, bleu, translate
 
-STEPS = {"text": 10, "translation": 6}
+KINDS = ("text", "translation")
+
+
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 
 
-@pytest.fixture(scope="module", params=STEPS)
+TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
+
+
+def config_of(kind: str, folder: Path) -> Any:
+    return PAIRS if kind == "translation" else quick(folder)
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """The directory of a run, its configuration and its result."""
-    config = PAIRS if request.param == "translation" else quick(tmp_path_factory.mktemp("network"))
+    config = config_of(request.param, tmp_path_factory.mktemp("network"))
     directory = tmp_path_factory.mktemp("uninterrupted")
     return directory, config, train(config, directory)
 
@@ -53,6 +66,56 @@ def test_a_run_learns_and_reports(uninterrupted: tuple[Path, Any, Any]) -> None:
         assert row.training_loss == pytest.approx(steps[steps["epoch"] == row.epoch]["loss"].mean(), rel=1e-6)
 
 
+def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[Path, Any, Any]) -> None:
+    """Sentence by sentence."""
+    directory, config, result = uninterrupted
+    network, data = network_and_data(directory, type(config))
+    assert not network.training
+    assert result.parameters == sum(parameter.numel() for parameter in network.parameters())
+    pieces = BytePairs.load(directory / "vocabulary.json")
+    assert pieces.size == result.vocabulary
+    check = translation_figures if config is PAIRS else text_figures
+    losses, right = check(directory, result, network, data, pieces)
+    assert result.test_loss == pytest.approx(sum(losses) / len(right), rel=1e-5)
+    assert result.test_accuracy == sum(right) / len(right)
+
+
+def text_figures(_: Path, result: Any, network: nn.Module, data: Any, pieces: BytePairs) -> Any:
+    # A warm-up over a tenth of the steps, within a straight line to 0.
+    assert [row.rate for row in result.epochs] == pytest.approx([3e-3 * (1 - step / 30) for step in (9, 19, 29)])
+    assert result.data.startswith("sentiment: opinions of the embedded grammar, seed 0; 320 train / 80 test")
+    assert (result.chance_accuracy, data.tokens.size) == (0.5, pieces.size)
+    losses, right = [], []
+    with torch.no_grad():
+        for sentence, label in zip(*data.text.test, strict=True):
+            (tokens,) = pieces.encode([sentence])
+            logits = network(torch.tensor([[1, *tokens, 2]]))
+            losses.append(float(F.cross_entropy(logits, torch.tensor([label]))))
+            right.append(int(logits.argmax()) == label)
+    return losses, right
+
+
+def translation_figures(directory: Path, result: Any, network: nn.Module, data: Any, pieces: BytePairs) -> Any:
+    assert [row.validation_bleu is None for row in result.epochs] == [True, False, False]
+    assert [row.rate for row in result.epochs] == pytest.approx([3e-3 * (2 / step) ** 0.5 for step in (6, 12, 18)])
+    assert result.validation_loss == result.epochs[-1].validation_loss
+    assert result.bleu_signature.startswith("nrefs:1|case:mixed|")
+    assert "grammar, en to de" in result.data
+    assert data.vocabulary.to_json() == pieces.to_json()
+    translations = translate(network, data, "test", width=2, longer_by=5)
+    assert (directory / "translations.txt").read_text().splitlines() == translations
+    assert bleu(translations, data.pairs("test").target).score == result.test_bleu_beam
+    losses, right = [], []
+    with torch.no_grad():
+        for sentences in zip(*data.pairs("test"), strict=True):
+            source, target = pieces.encode(list(sentences))
+            labels = torch.tensor([*target, 2])
+            logits = network(torch.tensor([[*source, 2]]), torch.tensor([[1, *target]]))[0]
+            losses.append(float(F.cross_entropy(logits, labels, reduction="sum")))
+            right += (logits.argmax(1) == labels).tolist()
+    return losses, right
+
+
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Any, Any], epochs: int) -> None:
     directory, config, whole = uninterrupted
@@ -67,38 +130,25 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Any,
     assert_same_run(tmp_path, directory, 3, MOMENTS, tuple(files))
 
 
-def test_runs_of_other_kinds_are_distinguished(uninterrupted: tuple[Path, Any, Any]) -> None:
-    directory, config, _ = uninterrupted
-    with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.5 here"):
-        train(replace(config, rate=0.5), directory)
-    with pytest.raises(RunDirectoryError, match="A training run has no setting"):
-        train(TrainConfig(), directory)
-
-
 class Terminate(RunListener):
     """Tells the process to end at the third step."""
 
     def on_step(self, step: int, loss: float) -> None:
         if step == 3:
-            import os
-            import signal
-
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+SMALL_BERT = TextConfig(
+    model="transformers:bert(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)",
+    data="sentiment(train=160, test=20)",
+    epochs=1,
+    device="cpu",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config",
-    [
-        TextConfig(
-            model="transformers:bert(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)",
-            data="sentiment(train=160, test=20)",
-            epochs=1,
-            device="cpu",
-        ),
-        replace(PAIRS, data="grammar(train=400, validation=20, test=20)", epochs=1),
-    ],
-    ids=["text", "translation"],
+    "config", [SMALL_BERT, replace(PAIRS, data="grammar(train=400, validation=20, test=20)", epochs=1)], ids=KINDS
 )
 def test_a_run_goes_on_within_an_epoch(tmp_path: Path, config: RunConfig) -> None:
     whole = train(config, tmp_path / "whole")
@@ -106,6 +156,19 @@ def test_a_run_goes_on_within_an_epoch(tmp_path: Path, config: RunConfig) -> Non
         train(config, tmp_path / "parts", listeners=[Terminate()])
     assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
     assert_same_run(tmp_path / "parts", tmp_path / "whole", 1, MOMENTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", ["fixup", "skipinit", "layer_norm"])
+def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str, kind: str) -> None:
+    settings = {"weight_decay": 1e-4, "decoupled_decay": True, "clip": 1.0, "scalar_rate_scale": 0.1}
+    config = replace(config_of(kind, tmp_path), scheme=scheme, epochs=2, **settings)
+    result = train(config, tmp_path / "run")
+    assert result.outcome != "diverged"
+    assert result.epochs[1].training_loss < result.epochs[0].training_loss
+    network, _ = network_and_data(tmp_path / "run", type(config))
+    assert any(isinstance(module, nn.LayerNorm) for module in network.modules()) == (scheme == "layer_norm")
 
 
 def exact(config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -118,9 +181,9 @@ def exact(config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
     return replace(config, model=config.model.replace("dropout=0.2", "dropout=0.0")), {"micro_batch_tokens": 100}
 
 
-@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_micro_batches_are_the_batch(tmp_path: Path, kind: str) -> None:
-    whole, micro = exact(quick(tmp_path) if kind == "text" else PAIRS, tmp_path)
+    whole, micro = exact(config_of(kind, tmp_path), tmp_path)
     undivided = train(whole, tmp_path / "whole")
     parts = train(replace(whole, **micro), tmp_path / "parts")
     for name in ("training_loss", "training_accuracy"):
@@ -140,10 +203,12 @@ SENTENCES = TextConfig(
     precision="64-true",
     device="cpu",
 )
+
+
 # Processes have different numbers of tokens, and in one batch the second has no sentence.
 UNEVEN_PAIRS = replace(
     PAIRS,
-    model="normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)",
+    model=TRANSLATOR,
     data="grammar(train=60, validation=5, test=7)",
     batch_tokens=300,
     micro_batch_tokens=100,
@@ -166,9 +231,6 @@ def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
     assert len(set(texts)) <= 1
 
 
-TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
-
-
 def saved_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
     """A short run, and its network saved in a folder without its vocabulary."""
     if kind == "text":
@@ -189,7 +251,7 @@ def saved_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
     return replace(first, model=str(folder / "net"), rate=1e-12), net
 
 
-@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_network_is_trained_further(tmp_path: Path, kind: str) -> None:
     further, net = saved_run(tmp_path, kind)
     shutil.copy(tmp_path / "first" / "vocabulary.json", tmp_path / "net")
@@ -225,34 +287,20 @@ def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch:
 
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
-    ("text", {"model": "normless:transformer"}, "Expected transformers:KIND.*, to classify sentences; got 'normless"),
+    ("text", {"model": "normless:transformer"}, "Expected transformers:KIND.*'normless"),
     ("text", {"model": "bert"}, "Expected transformers:KIND"),
     ("text", {"model": "words.py:nothing"}, "There is no file words.py"),
+    ("text", {"model": "{folder}/words.py:deaf"}, "Expected 1×2 logits of .*deaf for the longest sentence"),
     ("text", {"scheme": "nosuch"}, "There is no scheme 'nosuch'"),
-    (
-        "text",
-        {"data": "sst3"},
-        r"no data set 'sst3' of labelled text\. Did you mean sst2\?",
-    ),
-    ("text", {"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
-    (
-        "text",
-        {"model": BERT.replace("embeddings=40", "embeddings=8")},
-        "does not run on the longest sentence of sentiment, which has .* Cut sentences by the setting longest",
-    ),
+    ("text", {"data": "sst3"}, r"no data set 'sst3' of labelled text\. Did you mean sst2\?"),
+    ("text", {"vocabulary": 10}, "special tokens alone are"),
+    ("text", {"model": BERT.replace("embeddings=40", "embeddings=8")}, "the longest sentence .* setting longest"),
     ("translation", {"model": "normless:wide_resnet(depth=10)"}, "does not take vocabulary"),
-    (
-        "translation",
-        {"model": "transformer"},
-        r"Expected normless:transformer\(…\), .*'transformer'",
-    ),
+    ("translation", {"model": "transformer"}, r"Expected normless:transformer\(…\), .*'transformer'"),
     ("translation", {"model": "normless:transformer(vocabulary=9)"}, "is the number of byte pairs of the text"),
     ("translation", {"model": "normless:transformer(padding=3)"}, "the token that fills up sentences is 0"),
-    (
-        "translation",
-        {"data": "europarl"},
-        "There is no data set 'europarl' of parallel text. There are grammar",
-    ),
+    ("translation", {"model": "{folder}/words.py:net"}, r"words\.py:net is not a network that translates"),
+    ("translation", {"data": "europarl"}, "There is no data set 'europarl' of parallel text. There are grammar"),
     ("translation", {"source": "fr"}, "languages are en and de"),
     ("translation", {"batch_tokens": 5}, "allow larger batches"),
     ("translation", {"longest": 3}, "No training pair of grammar has both sides within 3 tokens"),
@@ -264,9 +312,18 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 def test_a_mistake_has_its_sentence_and_leaves_no_files(
     tmp_path: Path, kind: str, change: dict[str, Any], sentence: str
 ) -> None:
-    config = quick(tmp_path) if kind == "text" else PAIRS
+    config, file = config_of(kind, tmp_path), Path(written(tmp_path))
+    file.write_text(file.read_text() + "\n\ndef net(vocabulary):\n    return nn.Linear(1, 1)\n")
+    model = change.get("model", config.model).replace("{folder}", str(tmp_path))
     with pytest.raises(ValueError, match=sentence):
-        train(replace(config, **change), tmp_path / "run")
+        train(replace(config, **{**change, "model": model}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_packages_are_named_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normless.extras.find_spec", lambda module: None if module == "sacrebleu" else module)
+    with pytest.raises(MissingExtraError, match=r"BLEU needs sacrebleu.*normless\[translation\]"):
+        train(PAIRS, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

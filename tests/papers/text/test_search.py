@@ -1,24 +1,30 @@
-"""Beam search against exhaustive search, plain loops, and without the cache."""
+"""Beam search against exhaustive search, plain loops, and without the cache; BLEU by its definition."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from typing import Literal
 
 import pytest
 import torch
-from decoding_helpers import END, PADDING, START, UNKNOWN, HashedLanguage, Uncached
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from text_helpers import END, PADDING, START, UNKNOWN, Copying, HashedLanguage, Uncached
+from torch import Tensor
 
 import normless as nl
 from normless.models import transformer
-from normless_papers.text.search import beam_search, length_penalty
+from normless_papers.text import TranslationData, bleu, translate
+from normless_papers.text.search import beam_search
 
 Norm = Literal["pre", "post"]
+
+
 SOURCES = st.lists(st.lists(st.integers(UNKNOWN, 5), max_size=2), min_size=1, max_size=4)
+
+
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 3.0])
 
 
@@ -108,15 +114,6 @@ def test_the_cache_changes_nothing_but_the_work(sources: list[list[int]], seed: 
     assert model.decoded == list(range(1, len(model.decoded) + 1))
 
 
-@settings(deadline=None)
-@given(SOURCES, st.integers(0, 10**6))
-def test_a_batch_is_its_sentences(sources: list[list[int]], seed: int) -> None:
-    model = HashedLanguage(6, seed)
-    together = beam_search(model, padded(sources), width=3, longer_by=4)
-    alone = [beam_search(model, padded([source]), width=3, longer_by=4)[0] for source in sources]
-    assert together == alone
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("scheme", ["as_written", "fixup", "deepnorm"])
 @pytest.mark.parametrize("width", [1, 4])
@@ -140,41 +137,41 @@ def test_a_transformer_decodes_the_same_with_and_without_its_cache(scheme: str, 
         assert other.score == pytest.approx(hypothesis.score, rel=1e-6)
 
 
-def test_refusals_are_sentences() -> None:
-    model, source = HashedLanguage(6, 0), padded([[4]])
-    with pytest.raises(ValueError, match="at least 1 wide, got width=0"):
-        beam_search(model, source, width=0)
-    for strength in (-0.1, math.nan):
-        with pytest.raises(ValueError, match="strength of 0 or more"):
-            beam_search(model, source, penalty=strength)
-    with pytest.raises(ValueError, match="0 or more tokens, not by -1"):
-        beam_search(model, source, longer_by=-1)
-    with pytest.raises(TypeError, match=r"encode\(source\) and decode.* Linear does not have both"):
-        beam_search(nn.Linear(1, 1), source)
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("max_tokens", [1, 300, 10_000])
+def test_translations_come_in_the_sets_order(data: TranslationData, width: int, max_tokens: int) -> None:
+    result = translate(Copying(data.vocabulary.size), data, "test", width=width, max_tokens=max_tokens)
+    assert result == list(data.pairs("test").source)
 
 
-@settings(deadline=None)
-@given(SOURCES, st.integers(0, 10**6))
-def test_a_beam_of_one_takes_the_most_probable_token(sources: list[list[int]], seed: int) -> None:
-    model = HashedLanguage(6, seed)
-    for source, hypothesis in zip(
-        sources, beam_search(model, padded(sources), width=1, penalty=0.0, longer_by=5), strict=True
-    ):
-        sentence: list[int] = []
-        total = 0.0
-        while True:
-            values = model.log_probabilities([*source, END], tuple(sentence))
-            allowed = range(END, 6) if len(sentence) < len(source) + 6 else [END]
-            token = max(allowed, key=values.__getitem__)
-            total += values[token]
-            if token == END:
-                break
-            sentence.append(token)
-        assert hypothesis.tokens == sentence
-        assert hypothesis.log_probability == hypothesis.score == pytest.approx(total)
+def grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))
 
 
-def test_the_penalty_is_that_of_the_paper() -> None:
-    assert length_penalty(1, 0.6) == 1.0
-    assert length_penalty(7, 1.0) == 2.0
-    assert length_penalty(99, 0.0) == 1.0
+def test_bleu_is_its_definition() -> None:
+    outputs = ["the cat sat on the red mat today", "a dog sees the old king and sings"]
+    meant = ["the cat sat on the mat today", "a dog sees the old queen and a bird sings"]
+    precisions = []
+    for n in (1, 2, 3, 4):
+        pairs = [
+            (grams(output.split(), n), grams(reference.split(), n))
+            for output, reference in zip(outputs, meant, strict=True)
+        ]
+        right = sum((output & reference).total() for output, reference in pairs)
+        precisions.append(right / sum(output.total() for output, _ in pairs))
+    length, wanted = (sum(len(sentence.split()) for sentence in side) for side in (outputs, meant))
+    brevity = min(1.0, math.exp(1 - wanted / length))
+    expected = 100 * brevity * math.exp(sum(map(math.log, precisions)) / 4)
+    result = bleu(outputs, meant)
+    assert result.score == pytest.approx(expected)
+    assert result.precisions == pytest.approx([100 * precision for precision in precisions])
+    assert result.brevity_penalty == pytest.approx(brevity)
+
+
+def test_a_perfect_translation_scores_100_with_its_signature() -> None:
+    sentences = ["Der Hund, den die Frau sieht, liebt eine Katze .", "Ein König singt jetzt hier ."] * 60
+    result = bleu(sentences, sentences)
+    assert result.score == 100.0
+    assert result.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert str(result) == f"BLEU 100.0 ({result.signature})"
+    assert bleu(["", ""], ["Ein Hund", "Zwei"]).score == 0.0

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from normless_papers.text.sentiment import ADJECTIVES, VERBS, sentiment
-from normless_papers.text.text_sets import LabelledText
 
 SIGN = {word: sign for pair in (*ADJECTIVES, *VERBS) for sign, word in zip((-1, 1), pair, strict=True)}
 TURNS = ("not", "never", "hardly", "anything but", "far from", "by no means", "wrongly say", "falsely say")
-
-
-def drawn(**sizes: int) -> LabelledText:
-    return sentiment(**sizes)
 
 
 def sign_of(clause: str) -> int:
     """That of its one word of opinion, turned by each denial."""
     (word,) = [word for word in clause.split() if word in SIGN]
     turns = sum(f" {turn} " in f" {clause} " for turn in TURNS)
-    return SIGN[word] * (-1) ** turns
+    return SIGN[word] * (1 - 2 * (turns % 2))
 
 
 def read(sentence: str) -> int:
@@ -36,17 +31,12 @@ def read(sentence: str) -> int:
     return sign_of(second)
 
 
-def test_classes_are_what_the_sentences_say() -> None:
-    text = drawn(train=600, test=100)
+def test_classes_are_what_the_sentences_say_and_test_sentences_are_new_but_not_their_words() -> None:
+    text = sentiment(train=600, test=100)
     assert text.classes == ("negative", "positive")
     for part in (text.train, text.test):
         assert [2 * label - 1 for label in part.labels] == [read(sentence) for sentence in part.sentences]
         assert abs(sum(part.labels) / len(part.labels) - 0.5) < 0.01
-
-
-def test_test_sentences_are_new_but_not_their_words() -> None:
-    text = drawn(train=600, test=100)
-    together = text.train.sentences + text.test.sentences
-    assert len(set(together)) == 700
+    assert len({*text.train.sentences, *text.test.sentences}) == 700
     words = {word for sentence in text.train.sentences for word in sentence.split()}
     assert all(words.issuperset(sentence.split()) for sentence in text.test.sentences)

@@ -1,9 +1,13 @@
-"""Labelled sentences as batches of tokens: every sentence once, with its class, padded to the longest."""
+"""Sentences as batches of tokens: every one once, with its class or translation, padded to the longest."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless_lab.data.images.image_data import Batch
@@ -11,6 +15,12 @@ from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.sentiment import sentiment
 from normless_papers.text.text_batches import LearnedTokens, TextData
 from normless_papers.text.text_sets import LabelledSentences, LabelledText
+from normless_papers.text.tokens import SPECIAL_TOKENS, bucket_epoch, sorted_buckets
+from normless_papers.text.translation_batches import TranslationBatch, TranslationData
+
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)
+SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=30)
+Seen = list[tuple[tuple[int, ...], int]]
 
 
 class Letters:
@@ -22,31 +32,29 @@ class Letters:
         return [[1, *(ord(letter) - 87 for letter in text[: longest - 2]), 2] for text in sentences]
 
 
-def made(sizes: list[int], longest: int = 100) -> TextData:
+def made(sizes: list[int]) -> TextData:
     """Sentences of these lengths, which name themselves by their letters; classes by turns."""
     texts = tuple(chr(97 + number % 26) * size for number, size in enumerate(sizes))
     part = LabelledSentences(texts, tuple(number % 3 for number in range(len(sizes))))
-    text = LabelledText("letters", "made", ("a", "b", "c"), part, part)
-    return TextData(text, Letters(), longest=longest)
+    return TextData(LabelledText("letters", "made", ("a", "b", "c"), part, part), Letters(), longest=100)
 
 
-def seen(batches: list[Batch]) -> list[tuple[tuple[int, ...], int]]:
+def seen(batches: list[Batch]) -> Seen:
     """Tokens without padding, and class, of every sentence in order."""
     rows = [(row, int(label)) for batch in batches for row, label in zip(batch.inputs, batch.targets, strict=True)]
     return [(tuple(row[row != 9].tolist()), label) for row, label in rows]
 
 
-def expected(data: TextData) -> list[tuple[tuple[int, ...], int]]:
+def expected(data: TextData) -> Seen:
     train = data.text.train
     tokens = data.tokens.encode(train.sentences, 100)
     return [(tuple(item), label) for item, label in zip(tokens, train.labels, strict=True)]
 
 
-sizes_of = st.lists(st.integers(1, 9), min_size=1, max_size=30)
-
-
-@given(sizes_of, st.integers(1, 12), st.integers(0, 3))
-def test_an_epoch_has_whole_batches_of_different_sentences(sizes: list[int], batch_size: int, epoch: int) -> None:
+@given(SIZES, st.integers(1, 12), st.integers(0, 3))
+def test_an_epoch_has_whole_batches_and_an_evaluation_every_sentence(
+    sizes: list[int], batch_size: int, epoch: int
+) -> None:
     data = made(sizes)
     batches = list(data.train_batches(batch_size, seed=3, epoch=epoch))
     assert len(batches) == data.steps_per_epoch(batch_size) == max(1, len(sizes) // batch_size)
@@ -58,30 +66,23 @@ def test_an_epoch_has_whole_batches_of_different_sentences(sizes: list[int], bat
         assert batch.inputs.dtype == batch.targets.dtype == torch.int64
         assert bool((batch.inputs[:, -1] == 2).any()), "a batch is no wider than its longest sentence"
         assert bool((batch.inputs[:, 0] == 1).all())
-
-
-@given(sizes_of, st.integers(1, 12))
-def test_an_evaluation_has_every_sentence_once(sizes: list[int], batch_size: int) -> None:
-    data = made(sizes)
-    batches = list(data.test_batches(batch_size))
-    assert sorted(seen(batches)) == sorted(expected(data))
+    tested = list(data.test_batches(batch_size))
+    assert sorted(seen(tested)) == sorted(expected(data))
     assert data.test_labels.tolist() == list(data.text.test.labels)
-    widths = [batch.inputs.shape[1] for batch in batches]
+    widths = [batch.inputs.shape[1] for batch in tested]
     assert widths == sorted(widths)
 
 
-@given(sizes_of, st.integers(1, 3))
+@given(SIZES, st.integers(1, 3))
 def test_processes_share_a_batch(sizes: list[int], world_size: int) -> None:
     data = made(sizes * world_size)
     batch_size = world_size * 2 if len(sizes) > 1 else world_size
-    parts = [
-        list(data.train_batches(batch_size, seed=0, epoch=1, rank=rank, world_size=world_size))
-        for rank in range(world_size)
-    ]
+    ranks: list[dict[str, Any]] = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
+    parts = [list(data.train_batches(batch_size, seed=0, epoch=1, **own)) for own in ranks]
     joined = [item for step in zip(*parts, strict=True) for item in seen(list(step))]
     assert joined == seen(list(data.train_batches(batch_size, seed=0, epoch=1)))
-    tested = [list(data.test_batches(5, rank=rank, world_size=world_size)) for rank in range(world_size)]
-    assert sorted(item for part in tested for item in seen(part)) == sorted(expected(data))
+    tested = [seen(list(data.test_batches(5, **own))) for own in ranks]
+    assert sorted(item for part in tested for item in part) == sorted(expected(data))
 
 
 def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
@@ -93,3 +94,66 @@ def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
         assert pieces.decode([encoded]) == [sentence]
     assert [len(item) for item in tokens.encode(text.test.sentences, 4)] == [4] * 50
     assert tokens.padding == 0
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(30, 200), st.integers(0, 99), st.integers(0, 9))
+def test_every_pair_comes_once_in_batches_within_the_limit(
+    lengths: np.ndarray, limit: int, seed: int, epoch: int
+) -> None:
+    batches = bucket_epoch(lengths, limit, seed=seed, epoch=epoch)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    assert all(len(rows) * lengths[rows].max() <= limit for rows in batches)
+    assert len(batches) == len(bucket_epoch(lengths, limit, seed=seed + 1, epoch=epoch + 1))
+    again = bucket_epoch(lengths, limit, seed=seed, epoch=epoch)
+    assert [rows.tolist() for rows in again] == [rows.tolist() for rows in batches]
+
+
+def test_a_long_sentence_is_alone_in_evaluation() -> None:
+    assert [rows.tolist() for rows in sorted_buckets(np.array([3, 90, 2]), 50)] == [[2, 0], [1]]
+
+
+def pairs_of(data: TranslationData, batch: TranslationBatch) -> list[tuple[str, str]]:
+    sides = (data.vocabulary.decode(side.tolist()) for side in (batch.source, batch.labels))
+    return list(zip(*sides, strict=True))
+
+
+def test_an_epoch_is_the_text_padded_and_its_target_is_shifted(data: TranslationData) -> None:
+    padding, start, end, _ = SPECIAL_TOKENS
+    batches = list(data.train_batches(400, seed=0, epoch=0))
+    assert len(batches) == data.steps_per_epoch(400)
+    found = sorted(pair for batch in batches for pair in pairs_of(data, batch))
+    assert found == sorted(zip(data.text.train.source, data.text.train.target, strict=True))
+    assert (data.train_size, data.left_out) == (700, 0)
+    for batch in batches:
+        assert max(batch.source.numel(), batch.labels.numel()) <= 400
+        for side in (batch.source, batch.labels):
+            assert side.dtype == torch.int64
+            for row in side.tolist():
+                length = row.index(end) + 1
+                assert set(row[length:]) <= {padding}
+                assert padding not in row[:length]
+            assert (side[:, -1] == end).any()
+        for read, said in zip(batch.target.tolist(), batch.labels.tolist(), strict=True):
+            length = said.index(end)
+            assert read == [start, *said[:length], *[padding] * (len(said) - length - 1)]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_processes_share_every_batch(data: TranslationData, world_size: int) -> None:
+    def batches(**own: Any) -> list[list[tuple[str, str]]]:
+        return [pairs_of(data, batch) for batch in data.train_batches(400, seed=3, epoch=1, **own)]
+
+    parts = [batches(rank=rank, world_size=world_size) for rank in range(world_size)]
+    for step, batch in enumerate(batches()):
+        assert [pair for part in parts for pair in part[step]] == batch
+        sizes = [len(part[step]) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_evaluation_gives_every_pair_with_its_row(data: TranslationData) -> None:
+    found: dict[int, tuple[str, str]] = {}
+    for rows, batch in data.evaluation_batches("test", 200):
+        found.update(zip(rows.tolist(), pairs_of(data, batch), strict=True))
+    pairs = data.pairs("test")
+    assert [found[row] for row in range(30)] == list(zip(pairs.source, pairs.target, strict=True))

@@ -18,25 +18,11 @@ from normless_lab.train import train
 from normless_papers.text import TextConfig, TranslationConfig, TranslationResult
 
 PLACE = ("data_root", "device", "recompute", "strategy")
-OTHER: dict[str, Any] = {
-    "model": "other",
-    "scheme": "fixup",
-    "data": "other",
-    "data_root": "elsewhere",
-    "source": "de",
-    "target": "en",
-    "longest": 100,
-    "micro_batch_size": 8,
-    "schedule": "cosine",
-    "decay_policy": "all",
-    "precision": "bf16-mixed",
-    "device": "cpu",
-    "recompute": "auto",
-    "strategy": "fsdp2",
-    "devices": 2,
-    "bleu_every": 2,
-    "micro_batch_tokens": 100,
-}
+OTHER: dict[str, Any] = yaml.safe_load("""
+{model: other, scheme: fixup, data: other, data_root: elsewhere, source: de, target: en, schedule: cosine,
+device: cpu, longest: 100, micro_batch_size: 8, micro_batch_tokens: 100, decay_policy: all, precision: bf16-mixed,
+devices: 2, recompute: auto, strategy: fsdp2, bleu_every: 2}
+""")
 
 
 @pytest.mark.parametrize(
@@ -50,31 +36,6 @@ def test_the_hash_depends_on_every_setting_but_the_place(kind: Any, field: str) 
     assert (changed.hash == config.hash) == (field in PLACE)
     again = kind.from_dict(yaml.safe_load(yaml.safe_dump(changed.to_dict())))
     assert (again, again.hash) == (changed, changed.hash)
-
-
-MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
-    (TextConfig, {"longest": 2}, "longest should be greater than or equal to 3, got 2"),
-    (TextConfig, {"warmup": 1.0}, r"warmup should be less than 1, got 1\.0"),
-    (TextConfig, {"schedule": "inverse_square_root"}, "Unknown schedule 'inverse_square_root'"),
-    (TextConfig, {"strategy": "fsdp2", "micro_batch_size": 8}, "leave micro_batch_size out for text"),
-    (TextConfig, {"batch_tokens": 5}, "A training run has no setting batch_tokens; it has model, scheme, data"),
-    (TranslationConfig, {"beam_width": 0}, "beam_width should be greater than or equal to 1, got 0"),
-    (TranslationConfig, {"beta2": 1.0}, r"beta2 should be less than 1, got 1\.0"),
-    (
-        TranslationConfig,
-        {"schedule": "polynomial"},
-        "schedule should be 'inverse_square_root', 'hold",
-    ),
-    (TranslationConfig, {"source": "de", "target": "de"}, "source and target are both 'de'"),
-    (TranslationConfig, {"longest": 2000}, "longest=2000 tokens does not fit into a batch of batch_tokens=512"),
-    (TranslationConfig, {"micro_batch_tokens": 2000}, "micro_batch_tokens to be at most the batch_tokens=512 of a b"),
-]
-
-
-@pytest.mark.parametrize(("kind", "values", "sentence"), MISTAKES)
-def test_a_mistake_in_a_configuration_has_its_sentence(kind: Any, values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        kind.from_dict(values)
 
 
 def test_a_text_run_has_a_place_of_its_own(

@@ -1,10 +1,16 @@
-"""A small classifier of sentences in a file, and runs that train it in a moment."""
+"""A small classifier of sentences in a file, runs of a moment, and encoder-decoders whose probabilities are known."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from normless_papers.text import TextConfig, TranslationConfig
+
+PADDING, START, END, UNKNOWN = 0, 1, 2, 3
 
 NETWORK = '''
 import torch
@@ -51,30 +57,6 @@ BERT = (
     "transformers:bert(num_hidden_layers=2, hidden_size=16, num_attention_heads=2, intermediate_size=16, "
     "max_position_embeddings=40)"
 )
-
-
-def written(folder: Path) -> str:
-    """The path of the file with the network."""
-    path = folder / "words.py"
-    path.write_text(NETWORK)
-    return str(path)
-
-
-def quick(folder: Path, **settings: object) -> TextConfig:
-    """A run of a moment."""
-    return TextConfig.from_dict(
-        {
-            "model": f"{written(folder)}:words",
-            "data": "sentiment(train=320, test=80)",
-            "vocabulary": 300,
-            "epochs": 3,
-            "rate": 3e-3,
-            "device": "cpu",
-            **settings,
-        }
-    )
-
-
 PAIRS = TranslationConfig(
     model="normless:transformer(layers=1, width=32, heads=2, feed_forward=32, dropout=0.2)",
     data="grammar(train=60, validation=5, test=6)",
@@ -88,3 +70,89 @@ PAIRS = TranslationConfig(
     bleu_every=2,
     device="cpu",
 )
+
+
+def written(folder: Path) -> str:
+    """The path of the file with the network."""
+    path = folder / "words.py"
+    path.write_text(NETWORK)
+    return str(path)
+
+
+def quick(folder: Path, **settings: object) -> TextConfig:
+    """A run of a moment."""
+    usual = {"model": f"{written(folder)}:words", "data": "sentiment(train=320, test=80)", "vocabulary": 300}
+    return TextConfig.from_dict({**usual, "epochs": 3, "rate": 3e-3, "device": "cpu", **settings})
+
+
+class HashedLanguage(nn.Module):
+    """The next token's logits are a random row, chosen by a hash of the source and of all tokens so far.
+
+    `ending` is added to the logits of the end.
+    """
+
+    def __init__(self, vocabulary: int, seed: int, sharpness: float = 1.0, ending: float = 0.0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        table = torch.randn(997, vocabulary, generator=generator, dtype=torch.float64) * sharpness
+        table[:, END] += ending
+        self.table = nn.Parameter(table)
+        self.dropout = nn.Dropout(0.9)
+        self.decoded: list[int] = []
+
+    def encode(self, source: Tensor) -> dict[str, Any]:
+        states = [hashed(1, [token for token in row if token != PADDING]) for row in source.tolist()]
+        return {"states": torch.tensor(states), "nothing": None}
+
+    def decode(self, tokens: Tensor, memory: Any, cache: Any = None) -> tuple[Tensor, Any]:
+        self.decoded.append(tokens.shape[1])
+        state = memory["states"] if cache is None else cache[0]["state"]
+        logits = []
+        for column in tokens.unbind(1):
+            state = (state * 31 + column + 7) % 997
+            logits.append(self.dropout(self.table[state]))
+        return torch.stack(logits, 1), [{"state": state}]
+
+    def log_probabilities(self, source: list[int], prefix: tuple[int, ...]) -> list[float]:
+        """Of each token after the start and this prefix, one number at a time."""
+        state = hashed(1, [*(token for token in source if token != PADDING), START, *prefix])
+        values: list[float] = self.table[state].log_softmax(0).tolist()
+        return values
+
+
+def hashed(state: int, tokens: list[int]) -> int:
+    for token in tokens:
+        state = (state * 31 + token + 7) % 997
+    return state
+
+
+class Uncached(nn.Module):
+    """A network that decodes all tokens anew."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.encode: Any = network.encode
+
+    def decode(self, tokens: Tensor, memory: Any, cache: Any) -> tuple[Tensor, None]:
+        assert cache is None
+        logits, _ = self.network.decode(tokens, memory)  # type: ignore[operator]
+        return logits, None
+
+
+class Copying(nn.Module):
+    """Says its source, token by token."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(20.0))
+        self.vocabulary = vocabulary
+
+    def encode(self, source: Tensor) -> Tensor:
+        return nn.functional.pad(source, (0, 1), value=END)
+
+    def decode(self, tokens: Tensor, memory: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
+        done = 0 if cache is None else cache.shape[1]
+        places = torch.arange(done, done + tokens.shape[1]).clamp(max=memory.shape[1] - 1)
+        logits = nn.functional.one_hot(memory[:, places], self.vocabulary) * self.scale
+        return logits, memory[:, : done + tokens.shape[1]]

@@ -1,4 +1,4 @@
-"""Products of random matrices: the paper's claims about their singular values, measured."""
+"""Products of random matrices: their draws, their singular values, and the paper's claims about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from normless_papers.theory.matrix_factors import random_factors
+from normless_papers.theory.matrix_factors import Entries, random_factors
 from normless_papers.theory.singular_values import (
     conditioning_table,
     distance_to_law,
@@ -15,17 +15,22 @@ from normless_papers.theory.singular_values import (
     singular_value_table,
 )
 
-SIZE = 300
+
+@pytest.mark.parametrize(("entries", "fourth"), [("gaussian", 3), ("uniform", 9 / 5), ("signs", 1)])
+def test_entries_have_the_moments_they_are_named_for(entries: Entries, fourth: float) -> None:
+    standardized = next(random_factors(400, entries=entries, gain="standard"))
+    assert float(standardized.mean()) == pytest.approx(0, abs=0.01)
+    assert float(standardized.square().mean()) == pytest.approx(1, abs=0.02)
+    assert float(standardized.pow(4).mean()) == pytest.approx(fourth, abs=0.1)
 
 
-@pytest.fixture(scope="module")
-def values() -> pd.DataFrame:
-    return singular_value_table((1, 2, 3), SIZE, runs=5)
-
-
-@pytest.fixture(scope="module")
-def extremes() -> pd.DataFrame:
-    return extremes_table(range(1, 11), 200, runs=5)
+def test_seed_run_and_entries_tell_draws_apart() -> None:
+    first = next(random_factors(20, seed=1, run=0))
+    assert torch.equal(first, next(random_factors(20, seed=1, run=0)))
+    others = ({"seed": 2}, {"seed": 1, "run": 1}, {"seed": 1, "entries": "signs"})
+    for other in others:
+        both = torch.stack([first.flatten(), next(random_factors(20, **other)).flatten()])
+        assert abs(float(torch.corrcoef(both)[0, 1])) < 0.2
 
 
 def test_understanding_bn_theorem_1_at_size_1000() -> None:

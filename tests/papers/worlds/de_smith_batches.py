@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from invented_runs import Optimum
-from worlds.trained import size_of, trained
-from worlds.world import World
+from papers_runs import Optimum
 
 from normless_papers.experiments.de_smith import METHODS
 from normless_papers.published import published_as
 from normless_papers.skipinit.training import BEST_BATCH, GHOST
+from worlds.world import World, size_of, trained
 
 _PRINTED = published_as("zeroinit/figure-2").rows[0]["value"]
 SATURATION = {

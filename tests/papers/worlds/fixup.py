@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from math import log, log2
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from worlds import fixup_training
-from worlds.world import World
 
 from normless_papers.claims import Estimate
 from normless_papers.claims.agreement import Agreement
@@ -19,20 +16,12 @@ from normless_papers.fixup.dynamics import WITH, WITHOUT
 from normless_papers.fixup.homogeneity import BIASED, NORMED, PLAIN
 from normless_papers.fixup.updates import RATES
 from normless_papers.published import published_as
+from worlds.world import World
 
 
 def printed(artefact: str) -> Mapping[str, Any]:
     """The single quantities that an artefact prints, by name."""
     return {row["quantity"]: row["value"] for row in published_as(artefact).rows}
-
-
-def world(published: Callable[[], Any], opposite: Callable[[], Any]) -> World:
-    """Of facts that need no folder."""
-
-    def ignoring(facts: Callable[[], Any]) -> Callable[[Path], Any]:
-        return lambda _: facts()
-
-    return World(ignoring(published), ignoring(opposite))
 
 
 def _rules(blocks: int, layers: str) -> dict[str, float]:
@@ -55,34 +44,26 @@ def _rules(blocks: int, layers: str) -> dict[str, float]:
     }
 
 
-def _method(deviation: float = 0.0) -> tuple[dict[str, float], dict[str, float], list[Agreement]]:
-    same = ("zeros", "branches", "logits", "loss", "inner weights", "other weights", "multipliers", "biases")
-    agreements = [Agreement(name, deviation) for name in (*same, *same, "logits", "gradients")]
-    return _rules(54, "m=2"), _rules(16, "m=3"), agreements
-
-
-def _another_method() -> tuple[dict[str, float], dict[str, float], list[Agreement]]:
-    """Standard weights in every layer, norms' vectors for multipliers, layers with biases."""
-    basic, bottleneck, agreements = _method(deviation=1.0)
-    for rules in (basic, bottleneck):
+def _method(right: bool) -> tuple[dict[str, float], dict[str, float], list[Agreement]]:
+    """Or: standard weights in every layer, norms' vectors for multipliers, layers with biases."""
+    both = _rules(54, "m=2"), _rules(16, "m=3")
+    for rules in () if right else both:
         rules |= {"factor": 1.0, "deviation": 0.2, "multipliers": 64 * rules["blocks"], "with_bias": 1}
-    return basic, bottleneck, agreements
+    same = ("zeros", "branches", "logits", "loss", "inner weights", "other weights", "multipliers", "biases")
+    names = (*same, *same, "logits", "gradients")
+    return (*both, [Agreement(name, 0.0 if right else 1.0) for name in names])
 
 
-def _doubling() -> dict[str, Estimate]:
+def _growth(right: bool) -> dict[str, Estimate]:
+    """Log₂ of the variance's growth in a block, as printed; or as if blocks did not add up."""
     rate = log2(float(printed("fixup/equation-1")["Var[x_{l+1}]"].split()[1]))
-    return _growth(ratio=1.0, none=rate, sqrt2=0.0)
+    rates = {"ratio": 1.0, "none": rate, "sqrt2": 0.0} if right else {"ratio": 0.5, "none": 0.0, "sqrt2": -1.0}
+    others = {name: Estimate(value, 0.01, 16) for name, value in rates.items()}
+    return others | {"fixup": Estimate(0.0 if right else 1.0, 0.0, 16)}
 
 
-def _no_doubling() -> dict[str, Estimate]:
-    return _growth(ratio=0.5, none=0.0, sqrt2=-1.0, fixup=1.0)
-
-
-def _growth(*, fixup: float = 0.0, **others: float) -> dict[str, Estimate]:
-    return {name: Estimate(value, 0.01, 16) for name, value in others.items()} | {"fixup": Estimate(fixup, 0.0, 16)}
-
-
-def _homogeneous(plain: float, others: float) -> pd.DataFrame:
+def _homogeneous(right: bool) -> pd.DataFrame:
+    plain, others = (1e-7, 0.5) if right else (0.5, 1e-7)
     errors = {PLAIN: plain, NORMED: others, BIASED: others}
     return pd.DataFrame(
         {"network": name, "factor": factor, "relative_error": error}
@@ -91,9 +72,9 @@ def _homogeneous(plain: float, others: float) -> pd.DataFrame:
     )
 
 
-def _sets(homogeneous: bool) -> pd.DataFrame:
+def _sets(right: bool) -> pd.DataFrame:
     """Figure 2's three examples and a convolution of a branch, homogeneous or not."""
-    flags = {"stem": homogeneous, "head": homogeneous, "projection": homogeneous, "branch": not homogeneous}
+    flags = {"stem": right, "head": right, "projection": right, "branch": not right}
     return pd.DataFrame(
         {"place": place, "homogeneous": flag, "relative_error": 1e-7 if flag else 0.5}
         for place, flag in flags.items()
@@ -188,15 +169,14 @@ def _dynamics(right: bool) -> tuple[pd.DataFrame, int, int]:
 
 
 WORLDS: dict[str, World] = {
-    "fixup/fixup": world(_method, _another_method),
-    "fixup/equation-1": world(_doubling, _no_doubling),
-    "fixup/proposition-1": world(lambda: _homogeneous(1e-7, 0.5), lambda: _homogeneous(0.5, 1e-7)),
-    "fixup/figure-2": world(lambda: _sets(True), lambda: _sets(False)),
-    "fixup/theorem-1": world(lambda: _input_bounds(True), lambda: _input_bounds(False)),
-    "fixup/theorem-2": world(lambda: _set_bounds(True), lambda: _set_bounds(False)),
-    "fixup/theorem-3": world(lambda: _update_terms(True), lambda: _update_terms(False)),
-    "fixup/theorem-4": world(lambda: _scalar_branch(True), lambda: _scalar_branch(False)),
-    "fixup/design-goal": world(lambda: _updates(True), lambda: _updates(False)),
-    "fixup/multiplier-dynamics": world(lambda: _dynamics(True), lambda: _dynamics(False)),
-    **fixup_training.WORLDS,
+    "fixup/fixup": _method,
+    "fixup/equation-1": _growth,
+    "fixup/proposition-1": _homogeneous,
+    "fixup/figure-2": _sets,
+    "fixup/theorem-1": _input_bounds,
+    "fixup/theorem-2": _set_bounds,
+    "fixup/theorem-3": _update_terms,
+    "fixup/theorem-4": _scalar_branch,
+    "fixup/design-goal": _updates,
+    "fixup/multiplier-dynamics": _dynamics,
 }

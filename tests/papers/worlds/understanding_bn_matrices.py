@@ -7,6 +7,7 @@ from math import e, log10, sqrt
 from typing import Any
 
 import pandas as pd
+
 from worlds.world import World, given
 
 SIZE, RUNS = 1000, 5

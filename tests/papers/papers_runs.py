@@ -1,0 +1,234 @@
+"""A laboratory that trains nothing: it records the runs it is asked for, and each ends as a function says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from papers_helpers import CheckedEvidence, checked
+
+from normless_lab.sweeps import (
+    Laboratory,
+    Point,
+    RunOutcome,
+    RunRow,
+    Sweep,
+    SweepResult,
+    further_points,
+    sweep_result,
+)
+from normless_lab.train import Settings
+from normless_papers.artefact import Budget, Context, Evidence, artefact_of
+
+_NOISE = np.random.default_rng(0).standard_normal(64).tolist()
+# Learning rates are divided by 10 at half of the epochs and at three quarters.
+_FACTORS = (1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01)
+_METRICS = ("test_accuracy", "training_loss", "training_loss_with_l2")
+
+
+class RequestedError(Exception):
+    """Ends an artefact at its first request for runs, which the laboratory has recorded."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ends, in each of its eight epochs alike; seeds differ by little noise.
+
+    Attributes:
+        test: accuracy in percent; None of a run that diverges.
+        training: accuracy in percent; the test accuracy if None.
+        loss: of the training; that with L2 is the same.
+        chance: accuracy of the best constant guess, in percent.
+        bleu: of a translation.
+        doublings: of its epochs.
+        first_rate: of its first epoch; its learning rate if None.
+        top5: accuracy in percent.
+        noise: deviation of the accuracies, in percent.
+    """
+
+    test: float | None
+    training: float | None = None
+    loss: float = 0.01
+    chance: float = 10.0
+    bleu: float = math.nan
+    doublings: int = 0
+    first_rate: float | None = None
+    top5: float = 99.0
+    noise: float = 0.02
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """What a combination reaches at the best learning rate, 2^exponent; None stands for what cannot be trained."""
+
+    value: float | None
+    exponent: float = -3
+    deviation: float = 0.05
+    top5: float = 99.0
+
+
+Ends = Callable[[Mapping[str, str], Point], End]
+# By metric and labels; `ghost` is among the labels where statistics are over ghost batches.
+Optima = Callable[[str, Mapping[str, str]], Optimum]
+
+
+class FakeLaboratory:
+    """Stands for a `Laboratory`.
+
+    Args:
+        ends: how runs end; the first request raises `RequestedError` if None.
+        extends: whether learning rates are extended where an optimum lies at their end.
+
+    Attributes:
+        sweeps: those that were asked for.
+        points: their runs, with extensions.
+        configs: of all runs that were asked for.
+    """
+
+    def __init__(self, ends: Ends | None = None, *, extends: bool = False) -> None:
+        self.sweeps: list[Sweep] = []
+        self.points: list[Point] = []
+        self.configs: list[Settings] = []
+        self._ends = ends
+        self._extends = extends
+        self._rows: dict[Settings, RunRow] = {}
+
+    def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
+        """As `Laboratory.run`."""
+        self.sweeps.append(sweep)
+        named: list[tuple[str, Point]] = []
+        rows: dict[str, RunRow] = {}
+        further = sweep.points()
+        while further:
+            self.points += further
+            for point in further:
+                row = self._row_of(point)
+                named.append((row.hash, point))
+                rows[row.hash] = row
+            result = sweep_result(sweep, named, rows)
+            further = further_points(sweep, result.runs, metrics) if self._extends else ()
+            self._check()
+        return result
+
+    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
+        """As `Laboratory.run_all`."""
+        return [self.run(sweep, metrics=metrics) for sweep in sweeps]
+
+    def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
+        """As `Laboratory.carry_out`."""
+        points = [Point({}, config.rate, config.seed, config) for config in configs]
+        rows = [self._rows.get(point.config) or self._row_of(point) for point in points]
+        self._check()
+        return rows
+
+    def weights(self, configs: Sequence[Settings]) -> list[Path]:
+        """There are none of runs that were not trained."""
+        self.carry_out(configs)
+        raise RequestedError
+
+    def _check(self) -> None:
+        if self._ends is None:
+            raise RequestedError
+
+    def _row_of(self, point: Point) -> RunRow:
+        config = point.config
+        self.configs.append(config)
+        result: dict[str, Any] = {"epochs": []}
+        outcome: RunOutcome = "trained"
+        if self._ends is not None:
+            ghost = config.to_dict().get("ghost_batch_size")
+            labels = point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}
+            end = self._ends(labels, point)
+            outcome, result = "diverged" if end.test is None else "trained", _result(end, point)
+        # A name instead of the hash, which takes longer than all the rest.
+        name, values = f"run-{len(self.configs)}", config.to_dict()
+        self._rows[config] = RunRow(name, config.KIND, values, outcome, None, result, 1.0, "", "", {})
+        return self._rows[config]
+
+
+def _result(end: End, point: Point) -> dict[str, Any]:
+    """The result of a run as its row holds it."""
+    noise = end.noise * _NOISE[point.seed % 64]
+    test = math.nan if end.test is None else (end.test + noise) / 100
+    training = test if end.training is None else (end.training + noise) / 100
+    loss = math.nan if end.test is None else end.loss
+    epoch = {"training_loss": loss, "training_loss_with_l2": loss, "validation_loss": 1.0, "validation_bleu": None}
+    epoch |= {"training_accuracy": training, "test_accuracy": test, "seconds": 0.0}
+    epochs = [epoch | {"epoch": place + 1, "rate": point.rate * factor} for place, factor in enumerate(_FACTORS)]
+    epochs[0]["rate"] = end.first_rate or point.rate
+    result = {"test_accuracy": test, "chance_accuracy": end.chance / 100, "doublings": end.doublings}
+    result |= {"test_accuracy_top5": end.top5 / 100, "test_bleu_beam": end.bleu + 0.001 * (point.seed % 64)}
+    return result | {"epochs": epochs}
+
+
+def by_optima(optima: Optima, *, translates: bool = False) -> Ends:
+    """Runs whose accuracies and losses are the worse, the further their rates are from the best."""
+
+    def end(labels: Mapping[str, str], point: Point) -> End:
+        found = {metric: optima(metric, labels) for metric in _METRICS[:2]}
+        numbers = {metric: _at(point, metric, optimum) for metric, optimum in found.items()}
+        top5 = found["test_accuracy"].top5
+        if None in numbers.values():
+            return End(None, chance=1.0, top5=50.0)
+        bleu = cast(float, optima("bleu", labels).value) if translates else math.nan
+        loss = cast(float, numbers["training_loss"])
+        return End(numbers["test_accuracy"], loss=loss, chance=1.0, bleu=bleu, top5=top5, noise=0.0)
+
+    return end
+
+
+def _at(point: Point, metric: str, optimum: Optimum) -> float | None:
+    """What a run reaches by its rate and seed."""
+    if optimum.value is None:
+        return None
+    off = abs(math.log2(point.rate) - optimum.exponent)
+    value: float = optimum.value + optimum.deviation * _NOISE[point.seed % 64]
+    return value - off if metric == "test_accuracy" else max(value + 0.05 * off, 0.0)
+
+
+def made_up(ends: Ends, budget: Budget = "paper", *, extends: bool = False) -> tuple[Context, FakeLaboratory]:
+    """A context at a budget whose runs end as a function says, and its laboratory."""
+    laboratory = FakeLaboratory(ends, extends=extends)
+    return Context(budget, cast(Laboratory, laboratory), Path("nowhere"), data_root="texts"), laboratory
+
+
+def evidence_of(artefact: str, ends: Ends, budget: Budget = "paper", **changes: Any) -> CheckedEvidence:
+    """The evidence of an artefact whose runs end as a function says, some of its settings changed."""
+    found, (context, _) = artefact_of(artefact), made_up(ends, budget)
+    return checked(artefact, found.function(context, **{**found.settings[budget], **changes}))
+
+
+def invented(
+    artefact: str, optima: Optima, budget: Budget = "paper", **options: Any
+) -> tuple[CheckedEvidence, FakeLaboratory]:
+    """An artefact whose runs have known optima, and the laboratory; options as in `measured`."""
+    evidence, laboratory = measured(artefact, optima, budget, **options)
+    return checked(artefact, evidence), laboratory
+
+
+def measured(
+    artefact: str, optima: Optima, budget: Budget = "paper", *, few: bool = True, **changes: Any
+) -> tuple[Evidence, FakeLaboratory]:
+    """`invented` without the checks; `few` takes the best 3 of 4 in the place of the paper's 12 of 15."""
+    found = artefact_of(artefact)
+    context, laboratory = made_up(by_optima(optima), budget, extends=True)
+    settings = {**found.settings[budget], **changes}
+    if few and settings["effort"].replicates > 4:
+        effort = settings["effort"]
+        settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
+    return found.function(context, **settings), laboratory
+
+
+def asked_for(artefact: str, context: Context, **changes: Any) -> FakeLaboratory:
+    """The laboratory with the first runs that an artefact asks for; without any if it trains nothing."""
+    laboratory, found = FakeLaboratory(), artefact_of(artefact)
+    try:
+        settings = {**found.settings[context.budget], **changes}
+        found.function(replace(context, lab=cast(Laboratory, laboratory)), **settings)
+    except RequestedError:
+        pass
+    return laboratory
