@@ -59,13 +59,13 @@ test-slow: $(INSTALLED)
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu tests/gpu $(PARALLEL)
 
-# `make fuzz FUZZ="--cases 2000 --seed 7 --kinds files call"` takes others.
+# `make fuzz FUZZ="--hypothesis-seed 7 -k files"` takes others.
 fuzz: $(INSTALLED)
-	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ)
+	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz $(PARALLEL) $(FUZZ)
 
 # The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
 faults: $(INSTALLED)
-	PYTHONPATH=tests:tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
+	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
 	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
 # `make power POWER="--minutes 30"` takes a part. Which lines each test runs is recorded once.
