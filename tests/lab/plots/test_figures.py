@@ -81,15 +81,6 @@ def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
     assert names_in(axes) == ["none  2ᵈ", "batch_norm", "skipinit"]
 
 
-@pytest.mark.parametrize("draw", [accuracy_against_depth, skip_variance_against_block])
-def test_a_table_without_its_columns_or_rows_is_refused(draw, runs, signal) -> None:  # type: ignore[no-untyped-def]
-    table, column = (runs, "depth") if draw is accuracy_against_depth else (signal, "block")
-    with pytest.raises(ValueError, match=f"lacks {column}"):
-        draw(table.drop(columns=column))
-    with pytest.raises(ValueError, match="at least one row"):
-        draw(table.head(0))
-
-
 def test_figures_draw_where_they_are_told_and_leave_global_state_alone(
     runs: pd.DataFrame, signal: pd.DataFrame, tmp_path: Path
 ) -> None:

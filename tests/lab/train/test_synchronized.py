@@ -56,12 +56,3 @@ def test_one_process_has_the_statistics_of_whole_batches(tmp_path: Path) -> None
     synced = train(replace(config, sync_batch_norm=True), tmp_path / "synced")
     assert synced.epochs[0].training_loss == plain.epochs[0].training_loss
     assert config.hash != replace(config, sync_batch_norm=True).hash
-
-
-@pytest.mark.parametrize("other", [{"compile": True}, {"recompute": "always"}], ids=str)
-@pytest.mark.parametrize("parts", [{"sync_batch_norm": True}, {"strategy": "fsdp2"}], ids=str)
-def test_what_computes_a_pass_twice_or_compiles_it_is_refused(
-    parts: dict[str, object], other: dict[str, object]
-) -> None:
-    with pytest.raises(ValueError, match="neither compiled nor recomputed"):
-        TrainConfig.from_dict(parts | other)
