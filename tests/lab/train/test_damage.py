@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from run_helpers import Interrupt, assert_same_run, without_seconds
+from run_helpers import Interrupt, without_seconds
 
-from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
+from normless_lab.train import RunResult, TrainConfig, train, trained_network
 from normless_lab.train.directory import RunDirectoryError
 
 STEPS = 2  # 1437 digits in whole batches of 512
@@ -41,20 +37,6 @@ def flip_bit(path: Path, place: float) -> None:
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] ^= 4
     path.write_bytes(data)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_flipped_bit_of_the_checkpoint_costs_an_epoch(
-    tmp_path: Path, two_epochs: Path, whole: tuple[Path, RunResult], seed: int
-) -> None:
-    shutil.copytree(two_epochs, tmp_path, dirs_exist_ok=True)
-    flip_bit(tmp_path / "checkpoint.pt", random.Random(seed).random())
-    rows: list[int] = []
-    with pytest.warns(UserWarning, match=r"checkpoint\.pt was damaged.* goes on from checkpoint\.previous\.pt"):
-        result = train(CONFIG, tmp_path, on_epoch=lambda row: rows.append(row.epoch))
-    assert rows == [2, 3]
-    assert without_seconds(result) == without_seconds(whole[1])
-    assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.4, 0.99])
@@ -87,30 +69,6 @@ def test_other_damaged_files_are_told(
         with pytest.raises(RunDirectoryError, match=re.escape(name) + " is damaged"):
             train(CONFIG, tmp_path)
     result = train(CONFIG, tmp_path, resume=False)
-    assert without_seconds(result) == without_seconds(whole[1])
-
-
-@pytest.mark.slow
-def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
-    program = (
-        "import sys; from normless_lab.train import TrainConfig, train\n"
-        f"train(TrainConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1])"
-    )
-
-    class Second(RunListener):
-        told = ""
-
-        def on_step(self, step: int, loss: float) -> None:
-            if step == STEPS + 1:
-                second = subprocess.run(
-                    [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
-                )
-                self.told = second.stderr
-
-    second = Second()
-    torch.manual_seed(1)
-    result = train(CONFIG, tmp_path, listeners=[second])
-    assert f"RunDirectoryError: Another process trains in {tmp_path}" in second.told
     assert without_seconds(result) == without_seconds(whole[1])
 
 
