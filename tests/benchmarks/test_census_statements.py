@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from benchmarks.census import networks, stated
+from benchmarks.census import stated
 
 
 class Nested(nn.Module):
@@ -93,33 +93,9 @@ PROJECTED = "the block [parts.c, parts.d, parts.e]"
         ({"without": ["stem"]}, ["are [head], which is not stated, and not [stem]"]),
         ({"norms": 3}, ["2 norms, stated 3"]),
     ],
-    ids=[
-        "blocks",
-        "branches",
-        "branch",
-        "skip",
-        "gates",
-        "role",
-        "order",
-        "nesting",
-        "stem",
-        "classifier",
-        "no_classifier",
-        "without",
-        "norms",
-    ],
 )
 def test_each_wrong_statement_is_told(change: dict[str, Any], said: list[str]) -> None:
     told = stated.differences({**NESTED, **change}, nl.residual_map(Nested(), torch.randn(2, 4)))
     assert len(told) == len(said)
     for sentence, part in zip(told, said, strict=True):
         assert part in sentence
-
-
-def test_the_statements_are_of_networks_of_the_tables() -> None:
-    for package in networks.tables():
-        listed = {network.text for network in networks._read(package)}
-        for text, statement in stated.statements(package).items():
-            assert text in listed
-            paths = [path for block in stated._stated(statement["blocks"], {}, 0) for path in sum(block.branches, ())]
-            assert not any(character in path for path in paths for character in "{} ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from lab_helpers import TinyConfig, die, fail, where
+from lab_helpers import TinyConfig
 from turning_helpers import order
 
-from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor, WorkerDiedError
+from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor
 from normless_lab.sweeps.executors.admission import SETTLED, WINDOW, Admission
 from normless_lab.sweeps.executors.card_worker import Turns
 from normless_lab.sweeps.executors.processes import Ended, Order
@@ -112,19 +111,6 @@ def test_a_number_that_is_given_stays() -> None:
     admission.lack_memory()
     assert admission.limit == 2
     assert WINDOW > 0
-
-
-@pytest.mark.slow
-def test_functions_are_called_in_one_process_that_is_replaced_when_it_dies() -> None:
-    with CardExecutor(2) as executor:
-        first, second = (executor.submit(where).result(60) for _ in range(2))
-        assert first == second
-        assert first[0] != os.getpid()
-        with pytest.raises(ArithmeticError, match="no such number"):
-            executor.submit(fail).result(60)
-        with pytest.raises(WorkerDiedError, match="exit code -9"):
-            executor.submit(die).result(60)
-        assert executor.submit(where).result(60) != first
 
 
 def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any]) -> list[Any]:

@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
-from lab_helpers import Here, tiny_sweep
+from lab_helpers import Here, tiny_sweep, within
 
 from normless_lab.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, SweepError, axis_of, laboratory
 from normless_lab.sweeps.store import sqlite_url
@@ -136,17 +136,13 @@ def test_sigterm_to_the_driver_saves_its_runs(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"name": "long", "base": base, "rates": [0.1], "replicates": 1}))
     command = [sys.executable, "-m", "normless", "sweep", "run", str(file), "--out", str(out), "--workers", "1"]
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not list(out.glob("work/*/checkpoint.pt")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert within(60, lambda: [*out.glob("work/*/checkpoint.pt")])
     driver.send_signal(signal.SIGTERM)
     _, told = driver.communicate(timeout=30)
     assert driver.returncode == 143, told
     assert "normless: The sweep was told to end (SIGTERM)" in told
     assert "Traceback" not in told
     (checkpoint,) = out.glob("work/*/checkpoint.pt")
-    import torch
-
     # Only a run that was told to end has a checkpoint within an epoch.
     assert torch.load(checkpoint, weights_only=True)["within"] is not None
     with RunState(sqlite_url(out / "runs.sqlite")) as state:

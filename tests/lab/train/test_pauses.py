@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab_helpers import within
 from run_helpers import CONFIG as SHORT
 from run_helpers import Interrupt, assert_same_run, without_seconds
 
@@ -51,9 +51,7 @@ def test_the_command_says_how_it_was_stopped(tmp_path: Path, capsys: pytest.Capt
 def test_sigterm_ends_the_process_by_143(tmp_path: Path) -> None:
     words = ["train", "--model", CONFIG.model, "--epochs", "500", "--device", "cpu", "--out", str(tmp_path)]
     process = subprocess.Popen([sys.executable, "-m", "normless", *words], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "checkpoint.pt").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert within(60, (tmp_path / "checkpoint.pt").exists)
     process.terminate()
     _, told = process.communicate(timeout=30)
     assert process.returncode == 143, told
