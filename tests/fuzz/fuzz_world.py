@@ -74,8 +74,8 @@ exclude: [{{scheme: none, network: deep}}]
     "tables/test.csv": "sentence,label\n" + "".join(f"film {n},{['good', 'bad'][n % 2]}\n" for n in range(8)),
     "pairs/train.de": "".join(f"ein Hund {n}\n" for n in range(46)),
     "pairs/train.en": "".join(f"a dog {n}\n" for n in range(46)),
-    "pairs/test.de": "ein Hund\nzwei Hunde\n",
-    "pairs/test.en": "a dog\ntwo dogs\n",
+    **{f"pairs/{part}.de": "ein Hund\nzwei Hunde\n" for part in ("val", "test")},
+    **{f"pairs/{part}.en": "a dog\ntwo dogs\n" for part in ("val", "test")},
 }
 
 

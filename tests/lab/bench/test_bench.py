@@ -42,7 +42,8 @@ def test_the_bare_network_is_that_without_norms(network: torch.nn.Module) -> Non
 
 NAMES = ["bare", "none", "skipinit(alpha=1)", "fixup", "batch_norm"]
 SMALL = "--batch-size 2 --image-size 8"
-TASKS = ["crop, flip", "crop, flip, cutout", "crop, flip, cutout, mixup", "decode, crop, flip"]
+ACTS = ["crop, flip", "crop, flip, cutout", "crop, flip, cutout, mixup", "decode, crop, flip"]
+TASKS = [task for task in ACTS for _ in ("normless", "torchvision")]
 WATCHED = [f"{network}, {how}" for network in ("resnet_cifar(8)", "transformer(4)") for how in ("plain", "watched")]
 PROBES = ["plain pass", "signal", "gradients", "the usual four", "gradient sums"]
 RIVAL, FUSED = "hand-written fixup", [f"{name}, fused" for name in NAMES[1:]]
@@ -57,13 +58,7 @@ MEASURED: list[tuple[str, str, list[Any], int, int]] = [
     ("map --networks timm:test_resnet torchvision:alexnet --rounds 3", "blocks", [4, 4, 4, 0, 0], 0, 3),
     ("probes --depth 8 --batch-size 32 --image-size 16 --rounds 2", "probes", PROBES, 0, 5),
     (f"watch --depth 8 --rounds 2 {SMALL}", "network", WATCHED, 0, 2),
-    (
-        "data --images 64 --files 8 --batch-size 32 --image-size 8 --rounds 1",
-        "task",
-        [task for task in TASKS for _ in "ab"],
-        1,
-        2,
-    ),
+    ("data --images 64 --files 8 --batch-size 32 --image-size 8 --rounds 1", "task", TASKS, 1, 2),
     ("sweep --epochs 1 --runs 2 --workers 2 --rounds 2", "executor", ["one process", "workers"], 2, 2),
 ]
 FAST = ("conversion", "inference", "map --networks timm:test_resnet --rounds 1", "data")

@@ -12,16 +12,8 @@ import pandas as pd
 import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
-from normless_lab.sweeps import (
-    Laboratory,
-    LaboratoryListener,
-    MissingRunsError,
-    PlannedLaboratory,
-    RateGrid,
-    RunRow,
-    Shard,
-    axis_of,
-)
+from normless_lab.sweeps import Laboratory, LaboratoryListener, PlannedLaboratory, RateGrid, RunRow, Shard, axis_of
+from normless_lab.sweeps import MissingRunsError as Missing
 from normless_lab.sweeps.dispatch import RESUBMISSIONS
 from normless_lab.train.pauses import TimeLimitError
 
@@ -67,11 +59,8 @@ def test_a_run_that_raises_is_a_failed_row_and_the_others_go_on(tmp_path: Path) 
     with Laboratory(tmp_path, executor=Here) as lab:
         rows = lab.carry_out(configs)
         assert [row.outcome for row in rows] == ["trained", "failed", "trained"]
-        assert (rows[1].error, rows[1].result, rows[1].report()) == (
-            "ArithmeticError: no such number as 1",
-            None,
-            None,
-        )
+        told = (rows[1].error, rows[1].result, rows[1].report())
+        assert told == ("ArithmeticError: no such number as 1", None, None)
         # Its folder stays: it may be tried again.
         assert [folder.name for folder in lab.work.iterdir()] == [configs[1].hash]
 
@@ -270,7 +259,7 @@ def test_sweeps_are_carried_out_together_and_a_shared_run_once(tmp_path: Path) -
 def test_a_plan_notes_missing_runs_and_begins_none(tmp_path: Path) -> None:
     sweep, here = tiny_sweep(), Here()
     with PlannedLaboratory(tmp_path, executor=lambda: here) as lab:
-        with pytest.raises(MissingRunsError):
+        with pytest.raises(Missing):
             lab.run(sweep)
         assert lab.missing.keys() == {point.config.hash for point in sweep.points()}
     assert (here.entered, list(tmp_path.iterdir())) == (0, [])

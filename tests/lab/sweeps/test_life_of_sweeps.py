@@ -36,15 +36,8 @@ def network(tmp_path: Path) -> Path:
 
 def _sweep(model: str, **changes: Any) -> Sweep:
     base = {"model": model, "batch_size": 512, "epochs": 1, "crop": 0, "flip": False, "device": "cpu"}
-    usual: dict[str, Any] = {
-        "name": "small",
-        "base": base | {"scheme": "as_written"},
-        "axes": {},
-        "rates": RateGrid((0.1,), None),
-        "replicates": 1,
-        "best": 1,
-    }
-    return Sweep(**{**usual, **changes})
+    usual: dict[str, Any] = {"name": "small", "base": base | {"scheme": "as_written"}, "axes": {}, "best": 1}
+    return Sweep(**usual | {"rates": RateGrid((0.1,), None), "replicates": 1} | changes)
 
 
 def test_a_changed_file_gives_new_rows(tmp_path: Path, network: Path) -> None:

@@ -17,20 +17,10 @@ SMALL = RateGrid.powers(-3, -1)
 
 
 def small_sweep(**changes: Any) -> Sweep:
-    usual: dict[str, Any] = {
-        "name": "small",
-        "base": {"data": "digits", "epochs": 2},
-        "axes": {
-            "scheme": axis_of("scheme", ["none", "fixup"]),
-            "depth": {
-                str(depth): {"model": f"normless:wide_resnet(depth={depth}, width=1)"} for depth in (10, 16, 22)
-            },
-        },
-        "rates": SMALL,
-        "replicates": 3,
-        "best": 2,
-    }
-    return Sweep(**{**usual, **changes})
+    depths = {str(depth): {"model": f"normless:wide_resnet(depth={depth}, width=1)"} for depth in (10, 16, 22)}
+    usual: dict[str, Any] = {"name": "small", "base": {"data": "digits", "epochs": 2}, "rates": SMALL, "best": 2}
+    usual["axes"] = {"scheme": axis_of("scheme", ["none", "fixup"]), "depth": depths}
+    return Sweep(**usual | {"replicates": 3} | changes)
 
 
 def test_every_point_is_a_run_of_its_own() -> None:
@@ -73,13 +63,8 @@ exclude:
     assert RateGrid.powers(-1000, -999).rates == (2.0**-1000, 2.0**-999)
     assert (sweep.replicates, sweep.best, sweep.run) == (5, 4, "train")
     assert len(sweep.combinations) == 3 * 2 * 2 - 2
-    assert sweep.settings(("fixup", "null", "16")) == {
-        "data": "digits",
-        "epochs": 2,
-        "scheme": "fixup",
-        "flip": None,
-        "model": "normless:wide_resnet(depth=16, width=1)",
-    }
+    expected = {"scheme": "fixup", "flip": None, "model": "normless:wide_resnet(depth=16, width=1)"}
+    assert sweep.settings(("fixup", "null", "16")) == {"data": "digits", "epochs": 2, **expected}
     again = Sweep.from_dict(yaml.safe_load(yaml.safe_dump(sweep.to_dict(), sort_keys=False)))
     assert again.points() == sweep.points()
     assert again == sweep
@@ -124,17 +109,9 @@ def test_a_grid_grows_until_the_optimum_is_inside_or_extensions_are_used_up(
     sweep = small_sweep(axes={}, rates=RateGrid.powers(low, high, extensions=extensions), replicates=1, best=1)
     points = list(sweep.points())
     for _ in range(2 * extensions + 3):
-        runs = pd.DataFrame(
-            [
-                {
-                    "rate": point.rate,
-                    "seed": point.seed,
-                    "outcome": "trained",
-                    "test_accuracy": 1 / (1 + abs(math.log2(point.rate) - best)),
-                }
-                for point in points
-            ]
-        )
+        rates = [point.rate for point in points]
+        accuracies = [1 / (1 + abs(math.log2(rate) - best)) for rate in rates]
+        runs = pd.DataFrame({"rate": rates, "test_accuracy": accuracies}).assign(seed=0, outcome="trained")
         new = further_points(sweep, runs, ["test_accuracy"])
         if not new:
             break

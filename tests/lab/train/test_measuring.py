@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from normless.cli import main
-from normless.probes import RideAlong
-from normless.probes.measure import every
-from normless_lab.train import TrainConfig, train
+from normless_lab.train import TrainConfig
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",
@@ -26,17 +23,6 @@ CONFIG = TrainConfig(
 def tables(folder: Path, name: str) -> pd.DataFrame:
     """All epochs of one probe."""
     return pd.concat([pd.read_parquet(path) for path in sorted((folder / "probes" / name).iterdir())])
-
-
-def test_what_cannot_be_measured_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    ride = RideAlong(("signal",), every(1))
-    for config, sentence in (
-        (replace(CONFIG, micro_batch_size=32), "Probes measure whole batches, but micro_batch_size=32"),
-        (replace(CONFIG, compile=True), "leave compile out for a run that is measured"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            train(config, tmp_path / "run", ride_along=ride)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
