@@ -16,7 +16,7 @@ from normless.models import resnet_cifar
 from normless.probes import PROBES, Watcher, probe
 from normless_lab.plots import PLOTS, Plot, figures_of
 
-BATCH = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
+BATCH = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4
 
 
 class Halves(Watcher):

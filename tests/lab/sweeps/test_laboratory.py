@@ -229,10 +229,7 @@ def test_a_run_in_progress_is_ended_when_the_time_is_over_and_resumes(tmp_path: 
     def seconds_left() -> float:
         return 0.0 if list(tmp_path.glob("work/*/epochs.txt")) else 0.05
 
-    with (
-        Laboratory(tmp_path, workers=1, seconds_left=seconds_left) as lab,
-        pytest.raises(TimeLimitError),
-    ):
+    with Laboratory(tmp_path, workers=1, seconds_left=seconds_left) as lab, pytest.raises(TimeLimitError):
         lab.carry_out([config])
     record = tmp_path / "work" / config.hash / "epochs.txt"
     done = len(record.read_text().splitlines())

@@ -17,14 +17,7 @@ from rich.console import Console
 
 from normless.cli import main
 from normless_lab.cli.sweep_text import status_table
-from normless_lab.sweeps import (
-    Laboratory,
-    Sweep,
-    axis_of,
-    prunable,
-    prune,
-    sweep_status,
-)
+from normless_lab.sweeps import Laboratory, Sweep, axis_of, prunable, prune, sweep_status
 from normless_lab.sweeps.worker import LOCK
 
 Capture = pytest.CaptureFixture[str]

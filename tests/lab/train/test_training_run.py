@@ -18,14 +18,7 @@ import yaml
 import normless as nl
 from normless.probes import RideAlong, every
 from normless_lab.data import load_data
-from normless_lab.train import (
-    EpochRow,
-    RunListener,
-    RunResult,
-    TrainConfig,
-    train,
-    trained_network,
-)
+from normless_lab.train import EpochRow, RunListener, RunResult, TrainConfig, train, trained_network
 from normless_lab.train.run_files import load_weights
 from normless_lab.train.run_listener import RunStart
 
