@@ -97,10 +97,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"ghost_batch_size": 64}, r"converted by 'fixup' and the run asks for 'ghost_batch_norm\(size=64\)'"),
     ({"dropout": 0.5}, "dropout=0.5 would be an edit of the network saved in"),
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
-    (
-        {"data": "gaussian(image_shape=(1, 8, 8), classes=3)"},
-        r"Expected 1×3 logits .* got 1×10\. Convert one with --cl",
-    ),
+    ({"data": "gaussian(image_shape=(1, 8, 8), classes=3)"}, r"Expected 1×3 logits .* got 1×10\. Convert one with"),
     ({"data": "gaussian(image_shape=(3, 8, 8), classes=10)"}, "does not fit gaussian.*3×8×8"),
 ]
 
