@@ -18,6 +18,7 @@ from lab_helpers import Here, tiny_sweep, within
 from normless_lab.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, SweepError, axis_of, laboratory
 from normless_lab.sweeps.store import sqlite_url
 
+WIDE = "normless:wide_resnet(depth=10, width=1)"
 NETWORK = """
 from torch import nn
 
@@ -64,13 +65,8 @@ def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, ne
 
 
 def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> None:
-    sweep = _sweep(
-        "normless:wide_resnet(depth=10, width=1)",
-        axes={
-            "scheme": axis_of("scheme", ["batch_norm", "skpinit"]),
-            "model": axis_of("model", ["normless:wide_resnet(depth=10, width=1)", "normless:wide_resnet(depth=11)"]),
-        },
-    )
+    models = axis_of("model", [WIDE, "normless:wide_resnet(depth=11)"])
+    sweep = _sweep(WIDE, axes={"scheme": axis_of("scheme", ["batch_norm", "skpinit"]), "model": models})
     here = Here()
     with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
         with pytest.raises(SweepError, match="No run was begun") as told:
@@ -83,7 +79,7 @@ def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> Non
 
 
 def test_a_time_limit_of_runs_is_a_failure_to_go_on_with(tmp_path: Path) -> None:
-    sweep = _sweep("normless:wide_resnet(depth=10, width=1)", time_limit="0.001s")
+    sweep = _sweep(WIDE, time_limit="0.001s")
     sweep = replace(sweep, base={**sweep.base, "scheme": "batch_norm"})
     here, parts = Here(), 0
     with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
@@ -125,7 +121,7 @@ def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_sigterm_to_the_driver_saves_its_runs(tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
-    base = {"model": "normless:wide_resnet(depth=10, width=1)", "epochs": 300, "device": "cpu", "batch_size": 8}
+    base = {"model": WIDE, "epochs": 300, "device": "cpu", "batch_size": 8}
     file.write_text(yaml.safe_dump({"name": "long", "base": base, "rates": [0.1], "replicates": 1}))
     command = [sys.executable, "-m", "normless", "sweep", "run", str(file), "--out", str(out), "--workers", "1"]
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
