@@ -174,11 +174,9 @@ def lines(draw: Any, name: str) -> list[str]:
     return words
 
 
-WORDS = st.lists(st.one_of(TEXT, st.sampled_from(["train", "sweep", "--json", "--out", "inspect"])), max_size=5)
 CONTENT = st.one_of(st.sampled_from(ODD), st.sampled_from(BODIES), st.just(BOMB), st.text(max_size=30))
 WAYS = ["flip", "flip", "truncate", "repeat", "insert", "value", "value", "replace", "gone", "folder"]
 WHERE = st.floats(0, 1, exclude_max=True)
-DAMAGE = st.tuples(st.sampled_from(FILES), st.sampled_from(WAYS), WHERE, CONTENT)
 SWEEP = "sweep status sweep.yaml --once --out"
 TEXT_RUN = f"train-text --epochs 1 --model {SMALL_BERT} --data labelled_text --data-root"
 # Commands that certainly read a file, by the start of its name.
@@ -208,8 +206,33 @@ NAMED = {
     "runs.parquet": ["report --from runs.parquet --page page.html"],
     "lab/runs.sqlite": ["sweep prune sweep.yaml --out lab", "watch lab --json", f"{SWEEP} lab"],
 }
-HOSTILE = st.sampled_from([*NAMED]).flatmap(
-    lambda file: st.tuples(
-        st.sampled_from(NAMED[file]), st.tuples(st.just(file), st.just("plant"), WHERE, st.sampled_from(NAMES))
-    )
-)
+
+
+def _damages(*files: str, ways: Sequence[str] = WAYS, content: st.SearchStrategy[str] = CONTENT) -> Any:
+    one = st.tuples(st.sampled_from(files), st.sampled_from(ways), WHERE, content)
+    return st.lists(one, min_size=1, max_size=2, unique_by=lambda damage: damage[0])
+
+
+def _words(*lines: str) -> st.SearchStrategy[list[str]]:
+    return st.sampled_from([line.split() for line in lines])
+
+
+CASES: dict[str, st.SearchStrategy[Any]] = {
+    **{name: st.tuples(lines(name), st.just([])) for name in LINES},
+    "words": st.tuples(
+        st.lists(st.one_of(TEXT, st.sampled_from(["train", "sweep", "--json", "--out", "inspect"])), max_size=5),
+        st.just([]),
+    ),
+    **{
+        f"damaged {start}": st.tuples(_words(line), _damages(*(file for file in FILES if file.startswith(start))))
+        for start, line in READS.items()
+    },
+    "the user's file": st.tuples(
+        _words(*USERS), _damages("mine.py", ways=["replace"], content=st.sampled_from(BODIES))
+    ),
+    **{
+        f"code in {file}": st.tuples(_words(*texts), _damages(file, ways=["plant"], content=st.sampled_from(NAMES)))
+        for file, texts in NAMED.items()
+    },
+}
+"""Command lines, after damage to files: (path, how, where, content)."""

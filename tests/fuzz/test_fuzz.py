@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from fuzz_calls import CALLS, MAKERS, Call, prepared
-from fuzz_cases import BODIES, DAMAGE, HOSTILE, LINES, READS, USERS, WORDS, lines
+from fuzz_cases import CASES, READS
 from fuzz_world import MARK, damage, write_world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -167,37 +167,12 @@ def test_files_that_are_not_damaged_are_read(name: str, world: Path) -> None:
     assert carry_out(world, lambda: command(READS[name].split())) == "accepted"
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", CASES)
 @tried(2.5)
 @given(data=DATA)
-def test_command_lines(name: str, data: st.DataObject, world: Path) -> None:
-    words = data.draw(lines(name))
-    carry_out(world, lambda: command(words))
-
-
-@tried(2.5)
-@given(words=WORDS)
-def test_any_words(words: list[str], world: Path) -> None:
-    carry_out(world, lambda: command(words))
-
-
-@tried(17)
-@given(damages=st.lists(DAMAGE, min_size=1, max_size=2, unique_by=lambda one: one[0]))
-def test_damaged_files(damages: list[Any], world: Path) -> None:
-    words = next(line.split() for start, line in READS.items() if damages[0][0].startswith(start))
+def test_commands(name: str, data: st.DataObject, world: Path) -> None:
+    words, damages = data.draw(CASES[name])
     carry_out(world, lambda: command(words), *damages)
-
-
-@tried(5)
-@given(line=st.sampled_from(USERS), body=st.sampled_from(BODIES))
-def test_files_of_the_user(line: str, body: str, world: Path) -> None:
-    carry_out(world, lambda: command(line.split()), ("mine.py", "replace", 0.0, body))
-
-
-@tried(5)
-@given(case=HOSTILE)
-def test_data_that_name_code(case: tuple[str, Any], world: Path) -> None:
-    carry_out(world, lambda: command(case[0].split()), case[1])
 
 
 @tried(20)

@@ -205,7 +205,7 @@ def test_process_ends_with_its_workers(folders: Path, end: str) -> None:
         {end}
     """
     command = [sys.executable, "-W", "ignore", "-c", code, str(folders)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     workers = [int(pid) for pid in ended.stdout.split()]
     assert len(workers) == 2, ended.stderr
     for pid in workers:
