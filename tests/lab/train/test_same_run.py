@@ -185,6 +185,7 @@ def test_interrupted_and_resumed(
     torch.manual_seed(1)  # What the caller's generator holds must not matter.
     rest = Steps()
     with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         result = train(CONFIG, tmp_path, listeners=[rest])
     assert rest.seen == list(left)
     assert without_seconds(result) == whole[1]
