@@ -22,7 +22,7 @@ from normless_lab.train import RunDirectoryError, RunResult, TrainConfig, train,
 
 # Two steps an epoch.
 CONFIG = TrainConfig(
-    model="normless:dense(depth=2, width=8)",
+    model="normless:dense(depth=2, width=128)",
     data="digits(train=64, test=32)",
     batch_size=32,
     epochs=3,

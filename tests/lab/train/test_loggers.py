@@ -86,9 +86,9 @@ def curve(folder: Path) -> dict[int, float]:
     return dict(zip(steps["step"], steps["loss"], strict=True))
 
 
-def interrupted(config: TrainConfig, folder: Path, at: int, logger: Any = None, **how: Any) -> None:
+def interrupted(config: TrainConfig, folder: Path, at: int, **how: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(config, folder, logger=logger, listeners=[Interrupt(at)], **how)
+        train(config, folder, listeners=[Interrupt(at)], **how)
 
 
 def test_a_logger_gets_configuration_losses_rows_and_result(config: TrainConfig, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_logger_gets_configuration_losses_rows_and_result(config: TrainConfig,
 @pytest.mark.parametrize("at", [2, 4])
 def test_a_resumed_run_logs_each_step_once(config: TrainConfig, tmp_path: Path, at: int) -> None:
     first, second = Recorder(), Recorder()
-    interrupted(config, tmp_path / "run", at, first)
+    interrupted(config, tmp_path / "run", at, logger=first)
     assert first.calls[-1] == ("finalize", "aborted")
     train(config, tmp_path / "run", logger=second)
     assert ("hyperparams", config.to_dict()) not in second.calls
@@ -122,7 +122,7 @@ def test_a_resumed_run_logs_each_step_once(config: TrainConfig, tmp_path: Path, 
 def test_a_resumed_run_shows_every_step_once_in_tensorboard(config: TrainConfig, tmp_path: Path, named: bool) -> None:
     interrupted(config, tmp_path / "run", STEPS + 1)
     logger = Recorder()
-    result = train(config, tmp_path / "run", logger=[logger, "tensorboard"] if named else None)
+    result = train(config, tmp_path / "run", **({"logger": [logger, "tensorboard"]} if named else {}))
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("step/loss")] == list(range(1, 2 * STEPS + 1))
     shown = events.Scalars("epoch/test_accuracy")
@@ -133,7 +133,7 @@ def test_a_resumed_run_shows_every_step_once_in_tensorboard(config: TrainConfig,
 
 
 def test_a_checkpoint_within_an_epoch_leaves_no_hole(config: TrainConfig, tmp_path: Path) -> None:
-    interrupted(config, tmp_path / "run", 3, Recorder(), checkpoint_every="2")
+    interrupted(config, tmp_path / "run", 3, logger=Recorder(), checkpoint_every="2")
     # As if it was killed before it had sent anything.
     (tmp_path / "run" / "loggers.json").unlink()
     logger = Recorder()
@@ -266,7 +266,7 @@ def test_a_library_has_the_curves_on_this_machine(
         monkeypatch.setenv(name, "true")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     place = place.format(tmp_path)
-    interrupted(config, tmp_path / "run", STEPS + 1, text.format(place))
+    interrupted(config, tmp_path / "run", STEPS + 1, logger=text.format(place))
     train(config, tmp_path / "run", logger=text.format(place))
     assert read(tmp_path, place) == pytest.approx(curve(tmp_path / "run"))
 
