@@ -6,7 +6,7 @@ LOWEST ?= .venv-lowest
 # A test file or more for each dependency of the extras.
 LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py tests/test_package.py tests/library/residual \
   tests/library/folding tests/library/probes/test_measure.py tests/library/diagnosis/test_diagnosis.py tests/library/cli \
-  tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_resume.py \
+  tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_same_run.py \
   tests/papers/text tests/lab/sweeps tests/library/integrations \
   tests/library/models/test_text_classifier.py tests/library/optim/test_foreign_groups.py tests/papers/test_pages.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
@@ -59,7 +59,7 @@ test-slow: $(INSTALLED)
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu tests/gpu $(PARALLEL)
 
-# `make fuzz FUZZ="--hypothesis-seed 7 -k files"` takes others.
+# `make fuzz FUZZ="--hypothesis-seed 7 -k damaged"` takes others.
 fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz $(PARALLEL) $(FUZZ)
 
