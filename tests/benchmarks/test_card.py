@@ -50,8 +50,7 @@ def test_steps_of_all_schemes_and_their_share_of_the_peak(capsys: pytest.Capture
     eager = step[step["mode"] == "eager"]
     assert eager["scheme"].tolist() == [*SCHEMES, "hand-written fixup", *SCHEMES]
     assert (eager["milliseconds"] > 0).all()
-    assert (eager["lowest"] <= eager["ratio"]).all()
-    assert (eager["ratio"] <= eager["highest"]).all()
+    assert eager["ratio"].between(eager["lowest"], eager["highest"]).all()
     assert (eager["ratio"][eager["scheme"] == "bare"] == 1).all()
     assert set(step["note"][step["mode"] != "eager"]) == {"on a card only"}
     peak = table[(table["part"] == "peak") & (table["mode"] == "eager")]
@@ -85,15 +84,8 @@ def test_runs_one_after_another_and_at_once() -> None:
     table = measure_card(CardBench(parts=("together",), **TINY))
     assert table["network"].tolist() == ["ResNet-8", "ResNet-8", "WRN-10-1", "WRN-10-1"]
     assert table["at_once"].tolist() == [1, 2, 1, 2]
-    assert table["runs"].tolist() == [2, 2, 2, 2]
-    for row in table.itertuples():
-        assert row.runs_per_minute == pytest.approx(60 * row.runs / row.seconds)
+    assert table["runs_per_minute"].tolist() == pytest.approx((60 * 2 / table["seconds"]).tolist())
     assert table["ratio"][1] == pytest.approx(table["runs_per_minute"][1] / table["runs_per_minute"][0])
-    assert table["data"][0].startswith("digits: ")
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_ends_the_benchmark() -> None:
     with pytest.raises(RuntimeError, match=r"A run of the benchmark failed with .*mine"):
         measure_card(CardBench(parts=("together",), **TINY | {"scheme": "mine"}))
 

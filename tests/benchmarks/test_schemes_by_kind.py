@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import normless as nl
 from normless.errors import NormlessError
@@ -63,17 +62,14 @@ def test_every_network_trains_on_its_data_and_every_scheme_converts_it_or_is_ref
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "scheme"), [("contrastive embedding", "as_written"), ("VAE", "fixup"), ("ViT", "skipinit")]
-)
+@pytest.mark.parametrize(("name", "scheme"), [("VAE", "fixup"), ("ViT", "skipinit")])
 def test_networks_side_by_side_train_as_each_alone(
     name: str, scheme: str, runs: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "STEPS", 4)
     bench = runs.Bench(entry_of(runs, name))
     asked = [runs.Run("sgd", 0.02, 0), runs.Run("adamw", 0.003, 0), runs.Run("sgd", 0.02, 1)]
-    together = bench.trained(scheme, asked)
-    for run, outcome in zip(asked, together, strict=True):
+    for run, outcome in zip(asked, bench.trained(scheme, asked), strict=True):
         network = bench.converted(scheme, run.seed)
         decay, mapped = {"sgd": 5e-4, "adamw": 0.01}[run.optimizer], nl.residual_map(network, *bench.inputs)
         groups = nl.param_groups(network, lr=run.rate, weight_decay=decay, residual_map=mapped)
@@ -83,22 +79,18 @@ def test_networks_side_by_side_train_as_each_alone(
         for done, rows in enumerate(bench.batches(run.seed)):
             for group in optimizer.param_groups:
                 group["lr"] = run.rate * group["rate_scale"] * runs.schedule(done)
-            losses.append(step(network, bench, rows, optimizer))
+            batch = bench.task.train.at(rows)
+            optimizer.zero_grad()
+            loss = bench.task.loss(network(*batch.inputs), *batch.targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
         network.eval()
         batches = [bench.task.held_out.at(rows) for rows in torch.arange(352).split(32)]
         with torch.no_grad():
             tested = [float(bench.task.loss(network(*batch.inputs), *batch.targets)) for batch in batches]
         assert outcome["train"] == pytest.approx(sum(losses) / 4, rel=1e-3)
         assert outcome["held_out"] == pytest.approx(sum(tested) / len(tested), rel=1e-3)
-
-
-def step(network: nn.Module, bench: Any, rows: torch.Tensor, optimizer: torch.optim.Optimizer) -> float:
-    batch = bench.task.train.at(rows)
-    optimizer.zero_grad()
-    loss = bench.task.loss(network(*batch.inputs), *batch.targets)
-    loss.backward()
-    optimizer.step()
-    return loss.item()
 
 
 def test_a_diverged_run_leaves_those_beside_it_alone(runs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,9 @@ def lines(draw: Any, name: str) -> list[str]:
     return words
 
 
-CONTENT = st.one_of(st.sampled_from(ODD), st.sampled_from(BODIES), st.just(BOMB), st.text(max_size=30))
+WORD = st.one_of(TEXT, st.sampled_from(["train", "sweep", "--json", "--out", "inspect"]))
+BODY, NAME = st.sampled_from(BODIES), st.sampled_from(NAMES)
+CONTENT = st.one_of(st.sampled_from(ODD), BODY, st.just(BOMB), st.text(max_size=30))
 WAYS = ["flip", "flip", "truncate", "repeat", "insert", "value", "value", "replace", "gone", "folder"]
 WHERE = st.floats(0, 1, exclude_max=True)
 SWEEP = "sweep status sweep.yaml --once --out"
@@ -219,19 +221,14 @@ def _words(*lines: str) -> st.SearchStrategy[list[str]]:
 
 CASES: dict[str, st.SearchStrategy[Any]] = {
     **{name: st.tuples(lines(name), st.just([])) for name in LINES},
-    "words": st.tuples(
-        st.lists(st.one_of(TEXT, st.sampled_from(["train", "sweep", "--json", "--out", "inspect"])), max_size=5),
-        st.just([]),
-    ),
+    "words": st.tuples(st.lists(WORD, max_size=5), st.just([])),
     **{
         f"damaged {start}": st.tuples(_words(line), _damages(*(file for file in FILES if file.startswith(start))))
         for start, line in READS.items()
     },
-    "the user's file": st.tuples(
-        _words(*USERS), _damages("mine.py", ways=["replace"], content=st.sampled_from(BODIES))
-    ),
+    "the user's file": st.tuples(_words(*USERS), _damages("mine.py", ways=["replace"], content=BODY)),
     **{
-        f"code in {file}": st.tuples(_words(*texts), _damages(file, ways=["plant"], content=st.sampled_from(NAMES)))
+        f"code in {file}": st.tuples(_words(*texts), _damages(file, ways=["plant"], content=NAME))
         for file, texts in NAMED.items()
     },
 }
