@@ -124,14 +124,6 @@ def test_a_database_that_is_none_is_refused_and_no_secret_is_told(
     assert not any("SECRET" in text for text in texts)
 
 
-def _execute(url: str | sa.URL, statement: str) -> None:
-    """A statement from outside."""
-    engine = sa.create_engine(str(url).replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        connection.exec_driver_sql(statement)
-    engine.dispose()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -148,7 +140,10 @@ def _execute(url: str | sa.URL, statement: str) -> None:
 def test_a_damaged_row_is_a_failed_run(url: str | sa.URL, change: str) -> None:
     with RunState(url) as state:
         state.add([row("a"), row("b")])
-    _execute(url, f"UPDATE runs SET {change} WHERE hash = 'a'")
+    engine = sa.create_engine(str(url).replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE runs SET {change} WHERE hash = 'a'")
+    engine.dispose()
     with RunState(url) as state:
         rows = state.read(["a", "b"])
     assert rows["b"] == row("b")
@@ -160,11 +155,8 @@ def test_a_damaged_page_of_the_file_is_told(tmp_path: Path) -> None:
     file = tmp_path / "runs.sqlite"
     with RunState(sqlite_url(file)) as state:
         state.add([row("name-of-a-run")])
-    data = bytearray(file.read_bytes())
     # The first is in the index of the table.
-    at = data.index(b"name-of-a-run")
-    data[at] ^= 1
-    file.write_bytes(data)
+    file.write_bytes(file.read_bytes().replace(b"name-of-a-run", b"game-of-a-run", 1))
     with pytest.raises(StateError, match=r"runs\.sqlite is damaged \(.+\)\. Put a copy back, or move it away"):
         RunState(sqlite_url(file))
 
