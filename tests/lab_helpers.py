@@ -153,7 +153,7 @@ class Here:
 
     def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
         future: Future[Any] = Future()
-        seed = args[1]["seed"]
+        seed = args[1]["seed"] if self.deaths else -1
         if self.deaths.get(seed, 0) > 0:
             self.deaths[seed] -= 1
             future.set_exception(WorkerDiedError("its process died with exit code -9."))
