@@ -147,7 +147,14 @@ def _change_value(path: Path, where: float, content: str) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-_ROW = {"outcome": "trained", "error": None, "result": None, "seconds": 0.0, "machine": "", "versions": {}}
+_ROW: dict[str, Any] = {
+    "outcome": "trained",
+    "error": None,
+    "result": None,
+    "seconds": 0.0,
+    "machine": "",
+    "versions": {},
+}
 
 
 def plant(path: Path, where: float, name: str) -> None:
@@ -166,5 +173,5 @@ def plant(path: Path, where: float, name: str) -> None:
         path.parent.mkdir(exist_ok=True)
         with RunState(sqlite_url(path)) as state:
             config = {"model": name, "scheme": name, "data": name}
-            values: Any = {"hash": "a" * 64, "kind": name, "config": config, "result": {"outcome": "trained"}}
-            state.add([RunRow(**_ROW | values, finished_at="2026-01-01")])
+            row = {"hash": "a" * 64, "kind": name, "config": config, "result": {"outcome": "trained"}}
+            state.add([RunRow(**_ROW | row, finished_at="2026-01-01")])
