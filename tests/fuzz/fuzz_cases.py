@@ -78,6 +78,7 @@ TEXTS: dict[str, list[str]] = {
     "what": ["step", "map", "memory", "schemes", "models", "data", "probes", "run", "lab"],
     "db": ["sqlite:///lab/runs.sqlite", "sqlite:///nowhere/a.db", "postgresql://"],
 }
+TRANSLATION = "train-translation --epochs 1 --warmup-steps 1 --batch-tokens 64 --vocabulary 60"
 # A line of each command; a word in capitals is one of these texts, and flags of the command's parser follow.
 LINES = {
     "inspect": "inspect MODEL",
@@ -86,7 +87,7 @@ LINES = {
     "diagnose": "diagnose MODEL",
     "train": "train --config CONFIG --out OUT",
     "train-text": "train-text --model READER --data TEXTS --data-root DATA_ROOT --epochs 1 --out OUT",
-    "train-translation": "train-translation --model TRANSLATOR --data PAIRS --data-root DATA_ROOT --out OUT",
+    "train-translation": f"{TRANSLATION} --model TRANSLATOR --data PAIRS --data-root DATA_ROOT --out OUT",
     "sweep.status": "sweep status SWEEP --once --out OUT",
     "sweep.export": "sweep export SWEEP TABLE --out OUT",
     "sweep.prune": "sweep prune SWEEP --out OUT",
@@ -191,8 +192,7 @@ READS = {
     "sweep.yaml": f"{SWEEP} out",
     "config.yaml": "train --config config.yaml --out out",
     **{f"{root}/": f"{TEXT_RUN} {root}" for root in ("texts", "tables", "hub")},
-    "pairs/": "train-translation --epochs 1 --warmup-steps 1 --data parallel_text --data-root pairs "
-    f"--vocabulary 60 --model {TRANSFORMER}",
+    "pairs/": f"{TRANSLATION} --data parallel_text --data-root pairs --model {TRANSFORMER}",
     "images/": "train --model normless:wide_resnet(depth=10,width=1) --epochs 1 --batch-size 4 --out out "
     "--data image_folder(size=8,resize=8,workers=0) --data-root images",
 }
