@@ -67,18 +67,15 @@ class WaveNet(nn.Module):
         return output
 
 
-class Reparametrized(nn.Module):
-    """A norm side by side with a layer (RepVGG, Ding et al. 2021), outside any residual block; then a block."""
+class Sum(nn.Module):
+    """A layer and its norm side by side with another module."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: nn.Module) -> None:
         super().__init__()
-        self.stem, self.identity = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-        self.beside, self.block = (nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)) for _ in range(2))
+        self.beside, self.conv, self.bn = beside, nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.stem(x))
-        x = F.relu(self.identity(x) + self.beside(x))
-        return x + self.block(x)  # type: ignore[no-any-return]
+        return self.beside(x) + self.bn(self.conv(x))  # type: ignore[no-any-return]
 
 
 def test_a_branch_that_is_read_elsewhere_is_inert_at_its_end() -> None:
@@ -87,10 +84,13 @@ def test_a_branch_that_is_read_elsewhere_is_inert_at_its_end() -> None:
 
 
 def test_what_is_left_of_a_norm_beside_a_layer_is_no_other_block() -> None:
-    model = Reparametrized()
+    """As in RepVGG (Ding et al. 2021), outside any residual block; then a block."""
+    layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), Sum(nn.BatchNorm2d(4)), nn.ReLU(), Sum(nn.Identity()))
+    model = nn.Sequential(*layers)
     before = nl.residual_map(model, IMAGES)
     after = nl.residual_map(nl.convert(model, "skipinit(alpha=1)", IMAGES), IMAGES)
-    assert (before.depth, after.depth) == (1, 2)
+    assert [one.name for one in before.blocks] == ["4"]
+    assert [one.name for one in after.blocks] == ["2", "4"]
     assert same_blocks(after, before) == ""
     assert same_blocks(before, replace(before, blocks=())) == "1 blocks, the original has 0"
 
