@@ -6,7 +6,7 @@ LOWEST ?= .venv-lowest
 # A test file or more for each dependency of the extras.
 LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py tests/test_package.py tests/library/residual \
   tests/library/folding tests/library/probes/test_measure.py tests/library/diagnosis/test_diagnosis.py tests/library/cli \
-  tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_resume.py \
+  tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_same_run.py \
   tests/papers/text tests/lab/sweeps tests/library/integrations \
   tests/library/models/test_text_classifier.py tests/library/optim/test_kinds_of_networks.py tests/papers/test_pages.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
@@ -59,13 +59,13 @@ test-slow: $(INSTALLED)
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu tests/gpu $(PARALLEL)
 
-# `make fuzz FUZZ="--cases 2000 --seed 7 --kinds files call"` takes others.
+# `make fuzz FUZZ="--hypothesis-seed 7 -k damaged"` takes others.
 fuzz: $(INSTALLED)
-	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ)
+	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz $(PARALLEL) $(FUZZ)
 
 # The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
 faults: $(INSTALLED)
-	PYTHONPATH=tests:tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
+	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
 	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
 # `make power POWER="--minutes 30"` takes a part. Which lines each test runs is recorded once.

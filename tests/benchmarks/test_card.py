@@ -18,19 +18,9 @@ from benchmarks.card.settings import PARTS, CardBench
 from benchmarks.card.steps import _judged, forward_flops
 from normless_lab.sweeps.executors.admission import SETTLED
 
-TINY: dict[str, Any] = {
-    "architectures": ((8, 0), (10, 1)),
-    "batch_sizes": (2,),
-    "image_size": 8,
-    "rounds": 2,
-    "replays": 1,
-    "matrix": 32,
-    "runs_together": (2, 2),
-    "run_data": "digits(train=20, test=10)",
-    "data": "digits(train=40, test=20)",
-    "device": "cpu",
-    "epochs": 2,
-}
+TINY: dict[str, Any] = {"architectures": ((8, 0), (10, 1)), "batch_sizes": (2,), "image_size": 8, "rounds": 2}
+TINY |= {"replays": 1, "matrix": 32, "runs_together": (2, 2), "run_data": "digits(train=20, test=10)", "epochs": 2}
+TINY |= {"data": "digits(train=40, test=20)", "device": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -60,8 +50,7 @@ def test_steps_of_all_schemes_and_their_share_of_the_peak(capsys: pytest.Capture
     eager = step[step["mode"] == "eager"]
     assert eager["scheme"].tolist() == [*SCHEMES, "hand-written fixup", *SCHEMES]
     assert (eager["milliseconds"] > 0).all()
-    assert (eager["lowest"] <= eager["ratio"]).all()
-    assert (eager["ratio"] <= eager["highest"]).all()
+    assert eager["ratio"].between(eager["lowest"], eager["highest"]).all()
     assert (eager["ratio"][eager["scheme"] == "bare"] == 1).all()
     assert set(step["note"][step["mode"] != "eager"]) == {"on a card only"}
     peak = table[(table["part"] == "peak") & (table["mode"] == "eager")]
@@ -82,9 +71,8 @@ def test_operations_of_a_pass() -> None:
 
 def test_aims_are_judged() -> None:
     ratios = {"bare": 1.0, "skipinit(alpha=1)": 1.04, "fixup": 1.3, "batch_norm": 1.2}
-    rows = {
-        row["scheme"]: row for row in _judged([{"scheme": name, "ratio": ratio} for name, ratio in ratios.items()])
-    }
+    judged = _judged([{"scheme": name, "ratio": ratio} for name, ratio in ratios.items()])
+    rows = {row["scheme"]: row for row in judged}
     assert rows["skipinit(alpha=1)"]["result"] == rows["skipinit(alpha=1)"]["below_batch_norm"] == "pass"
     assert rows["fixup"]["result"] == rows["fixup"]["below_batch_norm"] == "miss"
     assert "result" not in rows["batch_norm"]
@@ -96,17 +84,10 @@ def test_runs_one_after_another_and_at_once() -> None:
     table = measure_card(CardBench(parts=("together",), **TINY))
     assert table["network"].tolist() == ["ResNet-8", "ResNet-8", "WRN-10-1", "WRN-10-1"]
     assert table["at_once"].tolist() == [1, 2, 1, 2]
-    assert table["runs"].tolist() == [2, 2, 2, 2]
-    for row in table.itertuples():
-        assert row.runs_per_minute == pytest.approx(60 * row.runs / row.seconds)
+    assert table["runs_per_minute"].tolist() == pytest.approx((60 * 2 / table["seconds"]).tolist())
     assert table["ratio"][1] == pytest.approx(table["runs_per_minute"][1] / table["runs_per_minute"][0])
-    assert table["data"][0].startswith("digits: ")
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_ends_the_benchmark() -> None:
     with pytest.raises(RuntimeError, match=r"A run of the benchmark failed with .*mine"):
-        measure_card(CardBench(parts=("together",), **{**TINY, "scheme": "mine"}))
+        measure_card(CardBench(parts=("together",), **TINY | {"scheme": "mine"}))
 
 
 def test_steps_are_counted_while_all_runs_are_under_way() -> None:
@@ -129,15 +110,13 @@ def test_seconds_to_an_accuracy() -> None:
     table = measure_card(CardBench(parts=("accuracy",), target=0.0, **TINY))
     assert table["scheme"].tolist() == ["batch_norm", "fixup"]
     assert table["result"].tolist() == ["pass", "pass"]
-    for row in table.itertuples():
-        assert 0 < row.seconds <= row.seconds_of_all
-        assert 0 <= row.best_accuracy <= 1
-        assert row.epochs == 2
+    assert (table["seconds"] > 0).all()
+    assert (table["seconds"] <= table["seconds_of_all"]).all()
+    assert table["best_accuracy"].between(0, 1).all()
+    assert table["epochs"].tolist() == [2, 2]
     assert set(table["network"]) == {"WRN-10-1"}
     missed = measure_card(CardBench(parts=("accuracy",), target=1.1, trained=("fixup",), **TINY))
-    assert missed["seconds"][0] is None
-    assert missed["epoch"][0] is None
-    assert missed["result"][0] == "miss"
+    assert (missed["seconds"][0], missed["epoch"][0], missed["result"][0]) == (None, None, "miss")
     assert missed["best_epoch"][0] in (1, 2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,20 +23,19 @@ def test_a_run_of_every_method(task: str, monkeypatch: pytest.MonkeyPatch, tmp_p
 
     sweep = Sweep.from_yaml(BENCHMARKS / "recent_methods.yaml")
     assert sweep.rates.rates == (0.001, 0.00316, 0.01)
-    configs = {point.labels["method"]: point.config for point in sweep.points() if point.labels["task"] == task}
+    configs: dict[str, Any] = {
+        point.labels["method"]: point.config for point in sweep.points() if point.labels["task"] == task
+    }
     assert len(configs) == 14
     for method, config in configs.items():
-        before, after = maps_of(replace(config, layers=2, steps=2, rate=1.0))  # type: ignore[type-var]
+        before, after = maps_of(replace(config, layers=2, steps=2, rate=1.0))
         assert before.depth == after.depth == 4, method
     threads = torch.get_num_threads()
-    try:
-        short = replace(configs["completep(base_depth=4)"], layers=1, steps=2)  # type: ignore[type-var]
-        first, second = carry_out(short, tmp_path), carry_out(short, tmp_path)
-    finally:
-        torch.set_num_threads(threads)
+    short = replace(configs["completep(base_depth=4)"], layers=1, steps=2)
+    first, second = carry_out(short, tmp_path), carry_out(short, tmp_path)
+    torch.set_num_threads(threads)
     assert first == second
-    assert first.steps == 2
-    assert 0 < first.validation_loss < 10
+    assert (first.steps, 0 < first.validation_loss < 10) == (2, True)
 
 
 def test_a_causal_network_does_not_look_ahead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Calls from Python with tensors, texts and numbers of which some are wrong."""
+"""Calls from Python with networks, tensors, texts and numbers of which some are wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fuzz_cases import FILES
+from gallery import ROWS
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -17,52 +19,9 @@ from normless_lab.sweeps import RateGrid, Shard, Sweep
 from normless_lab.train import TrainConfig, train
 from normless_papers.text import LabelledText, ParallelText, TextConfig, TranslationConfig
 
-SCHEMES = [
-    "skipinit",
-    "none",
-    "fixup",
-    "lsuv",
-    "batch_norm",
-    "group_norm(groups=2)",
-    "zeroinit",
-    "nf_resnet",
-    "x",
-    "",
-]
-ODD = [
-    -1,
-    0,
-    1,
-    3,
-    10**9,
-    10**20,
-    0.5,
-    -0.5,
-    float("nan"),
-    float("inf"),
-    None,
-    True,
-    "",
-    "x",
-    "1",
-    (),
-    [],
-    {},
-    (1, 2),
-]
-
-
-class Plain(nn.Module):
-    """A residual network that must be traced: (B, 3, H, W) to (B, 3)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.conv, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        return self.head((h + self.conv(torch.relu(self.norm(h)))).mean((2, 3)))  # type: ignore[no-any-return]
+Call = tuple[str, str, Any, Any, str]
+# Inputs or labels that fit the network.
+FIT = object()
 
 
 class Tokens(nn.Module):
@@ -70,95 +29,57 @@ class Tokens(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.norm, self.inner, self.head = (
-            *(nn.Embedding(8, 4), nn.LayerNorm(4)),
-            *(nn.Linear(4, 4), nn.Linear(4, 3)),
-        )
+        self.embed, self.norm = nn.Embedding(8, 4), nn.LayerNorm(4)
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
         return self.head((h + self.inner(self.norm(h))).mean(1))  # type: ignore[no-any-return]
 
 
-def _with_nan(model: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        next(model.parameters()).fill_(float("nan"))
-    return model
-
-
-MODELS: dict[str, Callable[[], Any]] = {
-    "plain": Plain,
-    "eval": lambda: Plain().eval(),
-    "dense": lambda: nl.models.build_model("normless:dense(depth=2, width=8, in_features=12, classes=3)"),
-    "tokens": Tokens,
-    "nan": lambda: _with_nan(Plain()),
-    "double": lambda: Plain().double(),
-    "half": lambda: Plain().bfloat16(),
-    "meta": lambda: Plain().to("meta"),
-    "frozen": lambda: Plain().requires_grad_(False),
-    "converted": lambda: nl.convert(Plain(), "skipinit", torch.randn(2, 3, 4, 4)),
-    "empty": lambda: nn.Sequential(),
-    "none": lambda: None,
-    "class": lambda: Plain,
-    "function": lambda: torch.relu,
-    "scripted": lambda: torch.jit.script(Plain()),
-    "parallel": lambda: nn.DataParallel(Plain()),
+IMAGES = torch.randn(4, 1, 8, 8)
+PLAIN: Callable[[], nn.Module] = ROWS["ResNetV2"].network
+MODELS: dict[str, tuple[Callable[[], Any], Tensor]] = {
+    "plain": (PLAIN, IMAGES),
+    "dense": (lambda: nl.models.build_model("normless:dense(depth=2, width=8, in_features=12)"), torch.randn(4, 12)),
+    "tokens": (Tokens, torch.arange(20).reshape(4, 5) % 8),
+    "eval": (lambda: PLAIN().eval(), IMAGES),
+    "nan": (lambda: PLAIN().apply(lambda one: [p.data.fill_(torch.nan) for p in one.parameters()]), IMAGES),
+    "double": (lambda: PLAIN().double(), IMAGES.double()),
+    "half": (lambda: PLAIN().bfloat16(), IMAGES.bfloat16()),
+    "meta": (lambda: PLAIN().to("meta"), IMAGES),
+    "frozen": (lambda: PLAIN().requires_grad_(False), IMAGES),
+    "converted": (lambda: nl.convert(PLAIN(), "skipinit", IMAGES), IMAGES),
+    "empty": (nn.Sequential, IMAGES),
+    "none": (lambda: None, IMAGES),
+    "class": (lambda: Tokens, IMAGES),
+    "function": (lambda: torch.relu, IMAGES),
+    "scripted": (lambda: torch.jit.script(Tokens()), IMAGES),
+    "parallel": (lambda: nn.DataParallel(PLAIN()), IMAGES),
 }
-FITTING = {
-    "dense": torch.randn(4, 12),
-    "tokens": torch.arange(20).reshape(4, 5) % 8,
-    "double": torch.randn(4, 3, 4, 4).double(),
-    "half": torch.randn(4, 3, 4, 4).bfloat16(),
-}
-SHAPES = [
-    *((4, 3, 4, 4), (4, 3, 4, 4), (4, 3, 4, 4), (4, 12), (4, 5), (1, 3, 4, 4), (0, 3, 4, 4), (4, 1, 4, 4), (3, 4, 4)),
-    *((4,), (), (4, 3), (5,), (4, 1), (4, 3, 0, 4), (2, 3, 1, 1)),
-]
-TENSOR = st.tuples(
-    st.just("tensor"),
-    st.sampled_from(SHAPES),
-    st.sampled_from(["float32"] * 4 + ["float64", "int64", "int32", "bool", "complex64", "float16", "uint8", "meta"]),
-    st.sampled_from(["normal"] * 4 + ["nan", "inf", "zero", "large", "negative"]),
-)
-LABELS = st.tuples(
-    st.just("labels"),
-    st.sampled_from([(4,)] * 5 + [(), (1,), (5,), (4, 1), (4, 3), (0,)]),
-    st.sampled_from(["int64"] * 4 + ["int32", "float32", "bool", "uint8"]),
-    st.sampled_from([2] * 4 + [3, 10, -1, -100, 10**9]),
-)
-OTHER = st.sampled_from([None, "text", 3, (), {}, [1.0], {"x": 1}, (None, None)]).map(lambda one: ("plain", one))
-# Inputs and labels that fit the network.
-FIT = st.just(("fit",))
-INPUTS = st.one_of(FIT, FIT, TENSOR, OTHER)
-TARGETS = st.one_of(FIT, FIT, LABELS, OTHER)
 
 
-def value_of(stated: Any) -> Any:
-    """The tensor, or other value, that a plain description stands for."""
-    kind, *rest = stated
-    if kind == "plain":
-        return rest[0]
-    shape, dtype, fill = rest
-    if kind == "labels":
-        return torch.full(shape, fill).to(getattr(torch, dtype))
+def tensor(shape: tuple[int, ...], dtype: str, fill: float | None) -> Tensor:
+    """Of normal numbers, or of one number."""
     if dtype == "meta":
         return torch.empty(shape, device="meta")
-    made = torch.randn(shape)
-    special = {"nan": float("nan"), "inf": float("inf"), "zero": 0.0, "large": 1e30, "negative": -1.0}
-    return (made if fill == "normal" else torch.full(shape, special[fill])).to(getattr(torch, dtype))
+    return (torch.randn(shape) if fill is None else torch.full(shape, fill)).to(getattr(torch, dtype))
 
 
-def _saved(model: Any, inputs: Any, targets: Any, text: str) -> Any:
-    return nl.save(model, "saved", example_inputs=inputs)
-
-
-def _convert(model: Any, inputs: Any, targets: Any, text: str) -> Any:
-    return nl.convert(model, text, inputs)
-
-
-CALLS: dict[str, Callable[[Any, Any, Any, str], Any]] = {
+SHAPES = [
+    *((4, 1, 8, 8), (4, 1, 8, 8), (4, 1, 8, 8), (4, 12), (4, 5), (1, 1, 8, 8), (0, 1, 8, 8), (4, 3, 8, 8), (1, 8, 8)),
+    *((4,), (), (4, 3), (5,), (4, 1), (4, 1, 0, 8), (2, 1, 1, 1)),
+]
+TYPES = ["float32"] * 4 + ["float64", "int64", "int32", "bool", "complex64", "float16", "uint8", "meta"]
+FILLS = st.sampled_from([None] * 4 + [torch.nan, torch.inf, 0.0, 1e30, -1.0])
+TENSOR = st.builds(tensor, st.sampled_from(SHAPES), st.sampled_from(TYPES), FILLS)
+LABEL_SHAPES = [*[(4,)] * 5, (), (1,), (5,), (4, 1), (4, 3), (0,)]
+KINDS = st.sampled_from(["int64"] * 4 + ["int32", "float32", "bool", "uint8"])
+LABELS = st.builds(tensor, st.sampled_from(LABEL_SHAPES), KINDS, st.sampled_from([2, 2, 3, 10, -1, -100, 10**9]))
+OTHER = st.sampled_from([None, "text", 3, (), {}, [1.0], {"x": 1}, (None, None)])
+FUNCTIONS: dict[str, Callable[[Any, Any, Any, str], Any]] = {
     "residual_map": lambda model, x, y, text: nl.residual_map(model, x),
-    "convert": _convert,
+    "convert": lambda model, x, y, text: nl.convert(model, text, x),
     "convert without inputs": lambda model, x, y, text: nl.convert(model, text),
     "convert, example inputs": lambda model, x, y, text: nl.convert(model, text, example_inputs=x),
     "plan": lambda model, x, y, text: nl.plan(model, text, x),
@@ -175,54 +96,29 @@ CALLS: dict[str, Callable[[Any, Any, Any, str], Any]] = {
     "freeze": lambda model, x, y, text: nl.freeze(model),
     "mixes_examples": lambda model, x, y, text: nl.mixes_examples(model, x),
     "recompute_blocks": lambda model, x, y, text: nl.recompute_blocks(model, x),
-    "save": _saved,
+    "save": lambda model, x, y, text: nl.save(model, "saved", example_inputs=x),
     "watch": lambda model, x, y, text: nl.watch(model).close(),
     "treat": lambda model, x, y, text: nl.treat(model, (x, y), scheme=text),
     "scheme": lambda model, x, y, text: nl.scheme(text),
 }
+SCHEMES = ["skipinit", "none", "fixup", "lsuv", "batch_norm", "group_norm(groups=2)", "zeroinit", "nf_resnet", ""]
+MODEL = st.one_of(st.sampled_from(["plain", "dense", "tokens", "eval"]), st.sampled_from([*MODELS]))
+FITTING = st.just(FIT)
+PAIRS = st.one_of(
+    *(st.tuples(FITTING, FITTING), st.tuples(TENSOR, FITTING), st.tuples(FITTING, LABELS)),
+    st.tuples(st.one_of(FITTING, TENSOR, OTHER), st.one_of(FITTING, LABELS, OTHER)),
+)
+CALLS = st.tuples(st.sampled_from([*FUNCTIONS]), MODEL, PAIRS, st.sampled_from(SCHEMES)).map(
+    lambda four: (four[0], four[1], *four[2], four[3])
+)
+"""A function, a network, inputs, labels and a text."""
 FIELDS = [
     *("epochs", "rate", "batch_size", "momentum", "seed", "weight_decay", "decay_policy", "precision", "schedule"),
-    *("model", "scheme", "data", "mixup", "crop", "flip", "devices", "clip", "label_smoothing", "nonsense"),
+    *("model", "scheme", "data", "mixup", "crop", "flip", "devices", "clip", "label_smoothing", "nonsense", "source"),
+    *("base", "axes", "rates", "replicates", "best", "run", "exclude", "keep_weights", "from", "to", "validation"),
+    *("train", "test", "alpha", "keep_scale", "level", "factor", "extensions"),
 ]
-CONFIGS = {"image": TrainConfig, "text": TextConfig, "translation": TranslationConfig}
-MAKERS: dict[str, Callable[..., Any]] = {
-    **{name: kind.from_dict for name, kind in CONFIGS.items()},
-    "sweep": lambda values: Sweep.from_dict({"name": "s", "rates": [0.1], "replicates": 1} | values),
-    "axes": lambda values: Sweep.from_dict({"name": "s", "rates": [0.1], "replicates": 1, "axes": values}),
-    "rates": lambda values: RateGrid.from_value(values),
-    "scheme arguments": lambda values: nl.scheme("skipinit", **values),
-    "options": lambda values: load_data("digits", **values),
-    "sentences": lambda values: load_data("sentiment", kind=LabelledText, **values),
-    "pairs": lambda values: load_data("grammar", kind=ParallelText, **values),
-    "train": lambda values: train(values, "out"),  # type: ignore[call-overload]
-}
-# What these are given comes from YAML, and may be anything.
-FROM_FILES = ["axes", "rates", "train"]
-SWEEP_FIELDS = [
-    "base",
-    "axes",
-    "rates",
-    "replicates",
-    "best",
-    "seed",
-    "run",
-    "exclude",
-    "keep_weights",
-    "from",
-]
-OPTIONS = [
-    "train",
-    "test",
-    "seed",
-    "alpha",
-    "keep_scale",
-    "level",
-    "to",
-    "factor",
-    "extensions",
-    "validation",
-    "source",
-]
+ODD = [-1, 0, 1, 3, 10**9, 10**20, 0.5, -0.5, torch.nan, torch.inf, None, True, "", "x", "1", (), [], {}, (1, 2)]
 NESTED = st.recursive(
     st.sampled_from(ODD),
     lambda inner: st.one_of(
@@ -231,52 +127,33 @@ NESTED = st.recursive(
     ),
     max_leaves=5,
 )
+VALUES = st.dictionaries(st.sampled_from(FIELDS), NESTED, max_size=3)
+SWEEP = {"name": "s", "rates": [0.1], "replicates": 1}
+MAKERS: dict[str, tuple[Callable[[Any], Any], st.SearchStrategy[Any]]] = {
+    "image": (TrainConfig.from_dict, VALUES),
+    "text": (TextConfig.from_dict, VALUES),
+    "translation": (TranslationConfig.from_dict, VALUES),
+    "sweep": (lambda values: Sweep.from_dict(SWEEP | values).points(), VALUES),
+    "scheme": (lambda values: nl.scheme("skipinit", **values), VALUES),
+    "options": (lambda values: load_data("digits", **values), VALUES),
+    "sentences": (lambda values: load_data("sentiment", kind=LabelledText, **values), VALUES),
+    "pairs": (lambda values: load_data("grammar", kind=ParallelText, **values), VALUES),
+    # What these are given comes from YAML, and may be anything.
+    "axes": (lambda values: Sweep.from_dict(SWEEP | {"axes": values}).points(), NESTED),
+    "rates": (RateGrid.from_value, NESTED),
+    "train": (lambda values: train(values, "out"), NESTED),  # type: ignore[call-overload]
+    "shard": (Shard.from_text, st.text(max_size=6)),
+    "folder": (lambda path: nl.load(Path(path)), st.sampled_from(["net", "run", "nowhere", *FILES])),
+    "inputs": (lambda x: nl.load(Path("net"), example_inputs=x), st.one_of(TENSOR, OTHER)),
+}
+"""Functions of plain values, and what they are given."""
 
 
-def _made(name: str, values: Any) -> Any:
-    made = MAKERS[name](values)
-    return made.points() if isinstance(made, Sweep) else made
-
-
-def prepared(call: tuple[Any, ...]) -> Callable[[], Any]:
-    """The call of a function with a network and tensors, which are made."""
+def prepared(call: Call) -> Callable[[], Any]:
+    """The call of a function with a network that is made now."""
     torch.manual_seed(0)
     name, model, inputs, targets, text = call
-    fitting = FITTING.get(model, torch.randn(4, 3, 4, 4))
-    x = fitting.clone() if inputs[0] == "fit" else value_of(inputs)
-    y = torch.tensor([0, 1, 2, 0]) if targets[0] == "fit" else value_of(targets)
-    return partial(CALLS[name], MODELS[model](), x, y, text)
-
-
-def carry_out(call: tuple[Any, ...]) -> None:
-    """Make one call."""
-    torch.manual_seed(0)
-    if call[0] == "make":
-        _made(*call[1:])
-    elif call[0] == "shard":
-        Shard.from_text(call[1])
-    elif call[0] == "load":
-        nl.load(Path(call[1]), example_inputs=None if call[2] == ("fit",) else value_of(call[2]))
-    else:
-        prepared(call)()
-
-
-MODEL = st.one_of(st.sampled_from(["plain", "dense", "tokens", "eval"]), st.sampled_from(list(MODELS)))
-FUNCTION = st.sampled_from(list(CALLS))
-WITH_TENSORS = st.one_of(
-    st.tuples(FUNCTION, MODEL, FIT, FIT, st.sampled_from(SCHEMES)),
-    st.tuples(FUNCTION, MODEL, TENSOR, FIT, st.sampled_from(SCHEMES)),
-    st.tuples(FUNCTION, MODEL, FIT, LABELS, st.sampled_from(SCHEMES)),
-    st.tuples(FUNCTION, MODEL, INPUTS, TARGETS, st.sampled_from(SCHEMES)),
-)
-"""Descriptions, for `carry_out`, of calls with a network and tensors."""
-VALUES = st.dictionaries(st.sampled_from([*FIELDS, *SWEEP_FIELDS, *OPTIONS]), NESTED, max_size=3)
-WITH_VALUES = st.one_of(
-    st.tuples(st.just("make"), st.sampled_from([name for name in MAKERS if name not in FROM_FILES]), VALUES),
-    st.tuples(st.just("make"), st.sampled_from(FROM_FILES), NESTED),
-    st.one_of(
-        st.tuples(st.just("shard"), st.text(max_size=6)),
-        st.tuples(st.just("load"), st.sampled_from(["net", "run", "nowhere", "mine.py"]), INPUTS),
-    ),
-)
-"""Descriptions of calls with plain values."""
+    make, fitting = MODELS[model]
+    x = fitting if inputs is FIT else inputs
+    y = torch.tensor([0, 1, 2, 0]) if targets is FIT else targets
+    return partial(FUNCTIONS[name], make(), x, y, text)

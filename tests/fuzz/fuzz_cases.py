@@ -1,28 +1,15 @@
-"""Cases by hypothesis: valid command lines, texts, files and calls, changed in a few places, and free text."""
+"""Cases by hypothesis: valid command lines, texts and files, changed in a few places, and free text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from fuzz_calls import WITH_TENSORS, WITH_VALUES
-from fuzz_hostile import hostile
-from fuzz_threads import again, together
-from fuzz_world import DENSE, DIGITS
+from fuzz_world import DENSE, DIGITS, MARK
 from hypothesis import strategies as st
+from jsonargparse import ArgumentParser
 
-
-@dataclass(frozen=True)
-class Case:
-    """What is tried: a command line (or a call), after damage to files: (path, how, where, content)."""
-
-    kind: str
-    words: tuple[str, ...] = ()
-    damages: tuple[tuple[str, str, float, str], ...] = ()
-    call: tuple[Any, ...] = ()
-
+from normless.cli.commands import COMMANDS
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
@@ -30,152 +17,119 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 ODD = [
     *("-1", "0", "1", "7", "1000000000", "99999999999999999999", "-9223372036854775809", "1e308", "1e-320", "0.5"),
     *("nan", "inf", "-inf", "", " ", "'", '"', "\\", "é", "😀", "\u202e", "\udcff", "null", "true", "False", "None"),
-    *(
-        "[]",
-        "{}",
-        "[1, 2]",
-        "{a: 1}",
-        "{a: 1}: 2",
-        "()",
-        "(1,)",
-        "nowhere/at/all",
-        ".",
-        "..",
-        "/",
-        "/dev/null",
-        "run",
-    ),
-    *(
-        "net",
-        "mine.py",
-        "images",
-        "a" * 5000,
-        "(",
-        ")",
-        "x=1",
-        "a(b=c(d=1))",
-        "${HOME}",
-        "%s",
-        "--",
-        "-h",
-        "\n",
-        "\t",
-    ),
-    *(
-        "sqlite://",
-        ":memory:",
-        "1/2",
-        "2/1",
-        "*a",
-        "&a",
-        "!!python/object:os.system",
-        "!!int x",
-        "2020-01-01",
-        "0x10",
-    ),
+    *("[]", "{}", "[1, 2]", "{a: 1}", "{a: 1}: 2", "()", "(1,)", "nowhere/at/all", ".", "..", "/", "/dev/null"),
+    *("net", "mine.py", "images", "a" * 5000, "(", ")", "x=1", "a(b=c(d=1))", "${HOME}", "%s", "--", "-h", "\n"),
+    *("sqlite://", ":memory:", "1/2", "2/1", "*a", "&a", "!!python/object:os.system", "!!int x", "2020-01-01"),
     *("1_000", ".nan", "-.inf", "~", "1,2", "a+b", "+", "+ +", "skipinit + ", "__class__", "lambda: 1", "1/0", "**"),
     *("{[1]}", "-" * 3000 + "1", "(" * 300, "[" * 3000, "x" * 300 + ".py:y", "1e400", "9" * 5000, "&a [*a]"),
+    *("run", "\t", "0x10"),
 ]
-MODELS = [
-    *(
-        DENSE,
-        DENSE,
-        "normless:dense",
-        "normless:wide_resnet(depth=10, width=1)",
-        "normless:resnet_v2(depth=18, channels=2)",
-    ),
-    *(
-        "normless:transformer(layers=1, width=8, heads=2, feed_forward=8)",
-        "mine.py:net",
-        "mine.py:net(width=5)",
-        "net",
-    ),
-    *("transformers:bert.json", "transformers:bert(num_hidden_layers=1, hidden_size=8, num_attention_heads=2)"),
-    *("torchvision:resnet18(depth=3)", "timm:test_resnet", "math:sqrt", "mine.py:Net"),
-]
-SCHEMES = [
-    *(
-        "skipinit",
-        "skipinit(alpha=1)",
-        "skipinit(alpha=1/sqrt(L))",
-        "fixup(gain=0.5, biases=False)",
-        "none",
-        "batch_norm",
-    ),
-    *("mine.py:own(gain=2.0)", "zeroinit(dropout=0.2)", "none + ZeroClassifier()", "group_norm(groups=2)", "lsuv"),
-    *("deepnorm", "nf_resnet(alpha=0.1)", "dyt(alpha=0.5)", "t_fixup", "layer_norm", "completep(base_depth=2.0)"),
-    *("tailored_activations(eta=0.9)", "weight_standardization(groups=None)", "none(keep_scale='all')", "rezero"),
-]
-DATA = [
-    *(
-        DIGITS,
-        DIGITS,
-        "gaussian(train=32, test=16)",
-        "correlated(train=32, test=16)",
-        "image_folder(size=8, resize=8)",
-    ),
-    *("mine.py:few", "cifar10", "cifar10(train=5)", "svhn", "pets", "digits(train=48, test=16, seed=1)"),
-]
-TEXT_DATA = [
-    "sentiment(train=24, test=8)",
-    "labelled_text",
-    "labelled_text(sentence='sentence', label='label')",
-    "sst2",
-]
-PAIR_DATA = ["grammar(train=24, validation=8, test=8)", "parallel_text", "parallel_text(source='de')", "multi30k"]
-PROBES = [
-    "signal",
-    "gradients",
-    "activations(kind='norm')",
-    "logits",
-    "backward",
-    "parameter_gradients",
-    "covariance",
-]
+TRANSFORMER = "normless:transformer(layers=1,width=8,heads=2,feed_forward=8)"
+SMALL_BERT = "transformers:bert(num_hidden_layers=1,hidden_size=8,num_attention_heads=2,intermediate_size=8)"
+# Valid texts, by the name of an argument.
+TEXTS: dict[str, list[str]] = {
+    "model": [
+        *(DENSE, DENSE, "normless:dense", "normless:wide_resnet(depth=10, width=1)", "timm:test_resnet", "math:sqrt"),
+        *("normless:resnet_v2(depth=18, channels=2)", "mine.py:net", "mine.py:net(width=5)", "mine.py:Net", "net"),
+        *(TRANSFORMER, SMALL_BERT, "transformers:bert.json", "torchvision:resnet18(depth=3)"),
+    ],
+    "scheme": [
+        *(
+            "skipinit",
+            "skipinit(alpha=1)",
+            "skipinit(alpha=1/sqrt(L))",
+            "fixup(gain=0.5, biases=False)",
+            "batch_norm",
+        ),
+        *(
+            "mine.py:own(gain=2.0)",
+            "zeroinit(dropout=0.2)",
+            "none + ZeroClassifier()",
+            "group_norm(groups=2)",
+            "lsuv",
+        ),
+        *("deepnorm", "nf_resnet(alpha=0.1)", "dyt(alpha=0.5)", "t_fixup", "layer_norm", "completep(base_depth=2.0)"),
+        *("tailored_activations(eta=0.9)", "weight_standardization(groups=None)", "none(keep_scale='all')", "rezero"),
+    ],
+    "data": [
+        *(DIGITS, DIGITS, "gaussian(train=32, test=16)", "image_folder(size=8, resize=8)", "mine.py:few", "svhn"),
+        *(
+            "correlated(train=32, test=16)",
+            "cifar10",
+            "cifar10(train=5)",
+            "digits(train=48, test=16, seed=1)",
+            "pets",
+        ),
+    ],
+    "texts": ["labelled_text", "labelled_text(sentence='sentence')", "sst2", "sentiment(train=24, test=8)"],
+    "pairs": ["grammar(train=24, validation=8, test=8)", "parallel_text", "parallel_text(source='de')", "multi30k"],
+    "probes": ["signal", "gradients", "activations(kind='norm')", "logits", "parameter_gradients", "covariance"],
+    "reader": [SMALL_BERT, "mine.py:net", "net"],
+    "translator": [TRANSFORMER, "mine.py:net"],
+    "out": ["out", "out", "run", "config.yaml", "images"],
+    "data_root": ["texts", "tables", "pairs", "images", "nowhere"],
+    "config": ["config.yaml", "run/config.yaml"],
+    "sweep": ["sweep.yaml", "config.yaml"],
+    "table": ["out.csv", "out.parquet"],
+    "figure": ["out.svg", "new/out.svg"],
+    "page": ["page.html", "new/page.html"],
+    "metrics": ["test_accuracy", "bleu"],
+    "artefact": ["fixup/table-1", "skipinit/figure-1", "mine.py:own", "--list", "--all"],
+    "what": ["step", "map", "memory", "schemes", "models", "data", "probes", "run", "lab"],
+    "db": ["sqlite:///lab/runs.sqlite", "sqlite:///nowhere/a.db", "postgresql://"],
+}
+TRANSLATION = "train-translation --epochs 1 --warmup-steps 1 --batch-tokens 64 --vocabulary 60"
+# A line of each command; a word in capitals is one of these texts, and flags of the command's parser follow.
+LINES = {
+    "inspect": "inspect MODEL",
+    "convert": "convert MODEL --scheme SCHEME --out OUT",
+    "probe": "probe MODEL --probes PROBES",
+    "diagnose": "diagnose MODEL",
+    "train": "train --config CONFIG --out OUT",
+    "train-text": "train-text --model READER --data TEXTS --data-root DATA_ROOT --epochs 1 --out OUT",
+    "train-translation": f"{TRANSLATION} --model TRANSLATOR --data PAIRS --data-root DATA_ROOT --out OUT",
+    "sweep.status": "sweep status SWEEP --once --out OUT",
+    "sweep.export": "sweep export SWEEP TABLE --out OUT",
+    "sweep.prune": "sweep prune SWEEP --out OUT",
+    "sweep.run": "sweep run SWEEP --out OUT",
+    "sweep.retry": "sweep retry SWEEP --out OUT",
+    "list": "list WHAT",
+    "reproduce": "reproduce ARTEFACT --out OUT",
+    "report": "report WHAT",
+    "demo": "demo --print --out OUT",
+    "bench": "bench WHAT",
+}
 FILES = [
     *("mine.py", "sweep.yaml", "config.yaml", "bert.json", "texts/train.tsv", "texts/test.tsv", "tables/train.csv"),
     *("pairs/train.de", "pairs/test.en", "hub/train.parquet", "images/train/cat/0.png", "images/val/dog/1.png"),
     *("net/model.safetensors", "net/recipe.json", "run/checkpoint.pt", "run/config.yaml", "run/digests.json"),
     *("run/result.json", "run/epochs.parquet", "run/steps.parquet", "lab/runs.sqlite"),
 ]
-_FORWARD = (
-    "import torch\nclass N(torch.nn.Module):\n    def forward(self, x):\n        {}\n"
-    "def net():\n    return N(), torch.ones(2, 3)\n"
+_NET = "import torch\ndef net():\n    return torch.nn.{}\n"
+_FORWARD = _NET.replace("def", "class N(torch.nn.Module):\n    def forward(self, x):\n        {}\ndef").replace(
+    "torch.nn.{}", "N(), torch.ones(2, 3)"
 )
 # Bodies of a file of the user: each is wrong in its own way.
 BODIES = [
     *("def net(:\n", "import nowhere\n", "x = 1 / 0\n", "def net():\n    return None\n", "net = 3\n", "\x00", "é = "),
     *("def net(a, b):\n    return a\n", "def net():\n    raise RuntimeError('no\\nnet')\n", "raise SystemExit(3)\n"),
-    *(
-        "def net():\n    return {}['a']\n",
-        "def net():\n    return net()\n",
-        "def net():\n    import sys; sys.exit(5)\n",
-    ),
-    *("def net():\n    raise ValueError\n", "import torch\ndef net():\n    return torch.nn.Linear(2, 2), 'inputs'\n"),
-    "import torch\ndef net():\n    return torch.nn.Linear(2, 2), torch.randn(4, 3)\n",
-    "import torch\ndef net():\n    return torch.nn.Linear(2, 2), (torch.randn(4, 2), torch.randn(4, 2))\n",
-    "import torch\ndef net():\n    return torch.nn.Module(), torch.randn(4, 3)\n",
-    _FORWARD.format("return 'text'"),
-    _FORWARD.format("raise KeyError('a')"),
-    _FORWARD.format("return x.nowhere"),
-    "import torch\ndef net():\n    n = torch.nn.Sequential(torch.nn.Linear(12, 3))\n"
-    "    n[0].weight.data.fill_(float('nan'))\n    return n, torch.randn(4, 12)\n",
-    *(
-        "def own():\n    return 3\n",
-        "def own(x):\n    return ()\n",
-        "def own():\n    return (1, 2)\n",
-        "own = None\n",
-    ),
-    *(
-        "def own():\n    raise OSError(2, 'no scheme')\n",
-        "def few():\n    return 1\n",
-        "def few():\n    raise KeyError(1)\n",
-    ),
+    *("def net():\n    return {}['a']\n", "def net():\n    return net()\n", "def net():\n    raise ValueError\n"),
+    *("def net():\n    import sys; sys.exit(5)\n", "def own():\n    return 3\n", "def own(x):\n    return ()\n"),
+    *("def own():\n    return (1, 2)\n", "own = None\n", "def own():\n    raise OSError(2, 'no scheme')\n"),
+    *("def few():\n    return 1\n", "def few():\n    raise KeyError(1)\n", _NET.format("Linear(2, 2), 'inputs'")),
+    *(_NET.format("Linear(2, 2), torch.randn(4, 3)"), _NET.format("Module(), torch.randn(4, 3)")),
+    _NET.format("Linear(2, 2), (torch.randn(4, 2), torch.randn(4, 2))"),
+    _NET.format("Linear(12, 3).apply(lambda m: m.weight.data.fill_(float('nan'))), torch.randn(4, 12)"),
+    *(_FORWARD.format("return 'text'"), _FORWARD.format("raise KeyError('a')"), _FORWARD.format("return x.nowhere")),
 ]
-
-
-def _texts() -> st.SearchStrategy[str]:
-    return st.one_of(st.sampled_from(ODD), st.text(max_size=12).filter(lambda text: "\x00" not in text))
+# Names that leave the mark in the folder of the case if they are executed or followed.
+NAMES = [
+    *("evil.py:net", "../evil.py:net", "./evil.py:net(x=1)", "evil:net", "none + evil.py:net()", "../evil.py:net()"),
+    *(f"subprocess:getoutput(cmd='touch {MARK}')", f"os:mkdir(path='{MARK}')", f"os:system(command='mkdir {MARK}')"),
+    *("timm:resnet18(checkpoint_path='evil.py')", f'builtins:exec(source=\'open("{MARK}", "w")\')'),
+    f"../../../{MARK}",
+]
+TEXT = st.one_of(st.sampled_from(ODD), st.text(max_size=12).filter(lambda text: "\x00" not in text))
 
 
 @st.composite
@@ -186,7 +140,7 @@ def changed(draw: Any, texts: Sequence[str]) -> str:
     if how == "same" or not text:
         return text
     if how == "free":
-        return str(draw(_texts()))
+        return str(draw(TEXT))
     if how == "join":
         return f"{text}{draw(st.sampled_from(['', ' ', ' + ', '+', '(', ':', ', ']))}{draw(st.sampled_from(texts))}"
     start = draw(st.integers(0, len(text) - 1))
@@ -195,199 +149,87 @@ def changed(draw: Any, texts: Sequence[str]) -> str:
         start = digits[start % len(digits)] if digits else start
         return text[:start] + draw(st.sampled_from(ODD)) + text[start + 1 :]
     end = min(len(text), start + draw(st.integers(1, 8)))
-    piece = "" if how == "cut" else draw(_texts())
+    piece = "" if how == "cut" else draw(TEXT)
     return text[:start] + piece + text[start if how == "insert" else end :]
 
 
-def _flag(name: str, texts: Sequence[str]) -> st.SearchStrategy[list[str]]:
-    return st.one_of(st.just([]), changed(texts).map(lambda text: [name, text]))
-
-
-def _line(*parts: st.SearchStrategy[list[str]] | list[str]) -> st.SearchStrategy[list[str]]:
-    made = [part if isinstance(part, st.SearchStrategy) else st.just(part) for part in parts]
-    return st.tuples(*made).map(lambda lists: [word for words in lists for word in words])
-
-
-def _one(texts: Sequence[str]) -> st.SearchStrategy[list[str]]:
-    return changed(texts).map(lambda text: [text])
-
-
-IMAGES = st.one_of(
-    st.just([]),
-    st.lists(changed(["1", "3", "8", "12", "32"]), min_size=3, max_size=3).map(lambda three: ["--image", *three]),
-    st.just(["--image", "1", "3", "4"]),
-)
-JSON = st.sampled_from([[], [], ["--json"]])
-SEED = _flag("--seed", ["0", "1"])
-BATCH = st.one_of(st.just(["--batch-size", "4"]), _flag("--batch-size", ["4"]))
-NETWORK = _line(_one(MODELS), IMAGES, _flag("--classes", ["3"]))
-SOURCE = st.one_of(st.just([]), _line(_flag("--data", DATA), _flag("--data-root", ["images", "texts", "nowhere"])))
-SETTINGS = [
-    *(("--rate", ["0.1"]), ("--momentum", ["0.9"]), ("--weight-decay", ["5e-4"]), ("--epochs", ["1"])),
-    *(("--decay-policy", ["guidelines", "all", "weights+last"]), ("--label-smoothing", ["0.1"]), ("--seed", ["1"])),
-    *(("--precision", ["32-true", "64-true", "bf16-true"]), ("--device", ["cpu", "auto"]), ("--devices", ["1"])),
-    *(("--recompute", ["never", "always"]), ("--micro-batch-size", ["8"]), ("--mixup", ["0.2"]), ("--cutout", ["2"])),
-    *(("--crop", ["1"]), ("--flip", ["true", "null"]), ("--dropout", ["0.1"]), ("--ghost-batch-size", ["8"])),
-    *(("--schedule", ["cosine", "step"]), ("--clip", ["1.0"]), ("--warmup-epochs", ["0"]), ("--model", MODELS)),
-    *(("--scheme", SCHEMES), ("--data", DATA), ("--probes", PROBES), ("--probe-every", ["1"]), ("--restart", [""])),
-]
-_SETTINGS = st.lists(
-    st.sampled_from(SETTINGS).flatmap(lambda one: changed(one[1]).map(lambda text: [one[0], text])), max_size=3
-).map(lambda lists: [word for words in lists for word in words])
-OUT = st.sampled_from([["--out", "out"]] * 4 + [["--out", "run"], ["--out", "config.yaml"], ["--out", "images"]])
-ROOT = st.sampled_from([[], ["--data-root", "texts"], ["--data-root", "tables"], ["--data-root", "pairs"]])
-SMALL_BERT = "transformers:bert(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8)"
-LINES: dict[str, st.SearchStrategy[list[str]]] = {
-    "inspect": _line(
-        *(["inspect"], NETWORK, st.one_of(st.just(["--schemes", "skipinit"]), _flag("--schemes", SCHEMES)), JSON),
-        *(_flag("--figure", ["out.svg", "new/out.svg"]), st.sampled_from([[], ["--train"], ["--eval"]])),
-    ),
-    "convert": _line(["convert"], NETWORK, ["--scheme"], _one(SCHEMES), OUT, SEED, JSON),
-    "probe": _line(
-        *(["probe"], NETWORK, _flag("--scheme", SCHEMES), SOURCE, BATCH, SEED, ["--probes"], _one(PROBES)),
-        *(st.sampled_from([[], ["--eval"]]), JSON, st.sampled_from([[], [], ["--out", "out"], ["--out", "mine.py"]])),
-    ),
-    "diagnose": _line(
-        *(["diagnose"], NETWORK, _flag("--scheme", SCHEMES), SOURCE, BATCH, SEED, JSON, _flag("--rate", ["0.1"])),
-        *(_flag("--momentum", ["0.9"]), _flag("--decay-policy", ["all"]), st.sampled_from([[], ["--why"]])),
-    ),
-    "train": _line(["train", "--config"], _one(["config.yaml", "run/config.yaml"]), _SETTINGS, OUT, ROOT, JSON),
-    "train again": st.just(["train", "--config", "run/config.yaml", "--out", "run"]),
-    "train-text": _line(
-        *(["train-text", "--epochs", "1", "--batch-size", "8", "--model"], _one([SMALL_BERT, "mine.py:net", "net"])),
-        *(["--data"], _one(TEXT_DATA), _flag("--vocabulary", ["40"]), _flag("--longest", ["8"]), ROOT, OUT),
-        *(_flag("--warmup", ["0.1"]), _flag("--beta1", ["0.9"]), _flag("--scheme", SCHEMES)),
-    ),
-    "train-translation": _line(
-        *(["train-translation", "--epochs", "1", "--warmup-steps", "1", "--model"],),
-        *(_one([MODELS[5], "mine.py:net"]), ["--data"], _one(PAIR_DATA), _flag("--vocabulary", ["60"]), ROOT, OUT),
-        *(_flag("--source", ["de", "en"]), _flag("--beam-width", ["2"]), _flag("--batch-tokens", ["64"])),
-    ),
-    "sweep": _line(
-        st.sampled_from(["status --once", "export", "prune", "run", "retry"]).map(
-            lambda text: ["sweep", *text.split()]
-        ),
-        *(_one(["sweep.yaml", "config.yaml"]), st.one_of(st.just([]), _one(["out.csv", "out.parquet"]))),
-        st.sampled_from([["--out", "lab"], ["--out", "out"], ["--out", "mine.py"]]),
-        *(_flag("--metrics", ["test_accuracy", "bleu"]), JSON),
-        _flag("--db", ["sqlite:///lab/runs.sqlite", "sqlite:///nowhere/a.db", "postgresql://"]),
-    ),
-    "sweep file": st.sampled_from(
-        [["sweep", "status", "--once", "sweep.yaml", "--out", "lab"], ["sweep", "export", "sweep.yaml", "out.csv"]]
-    ),
-    "list": _line(["list"], _one(["schemes", "models", "data", "probes"]), JSON),
-    "reproduce": _line(
-        *(["reproduce"], _one(["fixup/table-1", "skipinit/figure-1", "mine.py:own", "--list", "--all"])),
-        *(_flag("--budget", ["smoke", "small"]), _flag("--paper", ["fixup"]), _flag("--data", DATA), OUT, JSON),
-    ),
-    "report": _line(["report"], _one(["run", "lab", "out"]), _flag("--page", ["page.html", "new/page.html"])),
-    "demo": _line(
-        *(["demo", "--print"], OUT, _flag("--workers", ["1", "0"]), _flag("--device", ["cpu", "gpu"])),
-    ),
-    "bench": _line(
-        ["bench"],
-        _one(["step", "map", "memory"]),
-        _flag("--rounds", ["1"]),
-        _flag("--runs", ["1"]),
-        _flag("--workers", ["1"]),
-    ),
-    "words": st.lists(
-        st.one_of(_texts(), st.sampled_from(["train", "sweep", "--json", "--out", "inspect"])), max_size=5
-    ),
-}
-DAMAGE = st.tuples(
-    st.sampled_from(FILES),
-    st.sampled_from(["flip", "flip", "truncate", "repeat", "insert", "value", "value", "replace", "gone", "folder"]),
-    st.floats(0, 1, exclude_max=True),
-    st.one_of(st.sampled_from(ODD), st.sampled_from(BODIES), st.just(BOMB), st.text(max_size=30)),
-)
-# The file that a command certainly reads.
-READS = {
-    "run/": ["train", "--config", "config.yaml", "--scheme", "skipinit", "--out", "run"],
-    "net/": ["inspect", "net", "--schemes", "skipinit"],
-    "lab/": ["sweep", "status", "sweep.yaml", "--once", "--out", "lab"],
-    "bert.json": ["inspect", "transformers:bert.json", "--schemes", "skipinit"],
-    "mine.py": ["inspect", "mine.py:net", "--schemes", "skipinit"],
-    "sweep.yaml": ["sweep", "status", "sweep.yaml", "--once", "--out", "out"],
-    "config.yaml": ["train", "--config", "config.yaml", "--out", "out"],
-    **{
-        f"{root}/": [
-            "train-text",
-            "--epochs",
-            "1",
-            "--model",
-            SMALL_BERT,
-            "--data",
-            "labelled_text",
-            "--data-root",
-            root,
-        ]
-        for root in ("texts", "tables", "hub")
-    },
-    "pairs/": [
-        *(
-            "train-translation",
-            "--epochs",
-            "1",
-            "--warmup-steps",
-            "1",
-            "--data",
-            "parallel_text",
-            "--data-root",
-            "pairs",
-        ),
-        *("--vocabulary", "60", "--model", MODELS[5]),
-    ],
-    "images/": [
-        *("train", "--model", "normless:wide_resnet(depth=10, width=1)", "--epochs", "1", "--batch-size", "4"),
-        *("--data", "image_folder(size=8, resize=8, workers=0)", "--data-root", "images", "--out", "out"),
-    ],
-}
-USERS = [
-    *(["inspect", "mine.py:net", "--schemes", "skipinit"], ["probe", "mine.py:net", "--probes", "signal"]),
-    *(["convert", "mine.py:net", "--scheme", "none", "--out", "out"], ["diagnose", "mine.py:net"]),
-    *(["train", "--config", "config.yaml", "--scheme", "mine.py:own", "--out", "out"], ["inspect", "net"]),
-    *(["train", "--config", "config.yaml", "--data", "mine.py:few", "--out", "out"],),
-    *(["train", "--config", "config.yaml", "--model", "mine.py:net", "--out", "out"],),
-]
+def flags_of(name: str) -> list[tuple[str, list[str], int]]:
+    """The flags of a command, each with texts and the number of its words."""
+    parser = ArgumentParser(exit_on_error=False)
+    COMMANDS[name].implementation().add_arguments(parser)
+    found = []
+    for action in parser._actions:
+        if action.option_strings and action.dest not in ("help", "out", "ray", "slurm", "debug"):
+            texts = TEXTS.get(action.dest) or [*map(str, action.choices or [action.default])]
+            number = action.nargs if isinstance(action.nargs, int) else 1
+            found.append((action.option_strings[-1], texts, number))
+    return found
 
 
 @st.composite
-def _damaged(draw: Any) -> Case:
-    damages = tuple(draw(st.lists(DAMAGE, min_size=1, max_size=2, unique_by=lambda one: one[0])))
-    words = next(words for start, words in READS.items() if damages[0][0].startswith(start))
-    return Case("files", tuple(words), damages)
+def lines(draw: Any, name: str) -> list[str]:
+    """A line of a command with some of its flags."""
+    words = [draw(changed(TEXTS[word.lower()])) if word.isupper() else word for word in LINES[name].split()]
+    for flag, texts, number in draw(st.lists(st.sampled_from(flags_of(name)), max_size=3)):
+        words += [flag, *(draw(changed(texts)) for _ in range(number))]
+    return words
 
 
-def _case(name: str, words: list[str]) -> Case:
-    return Case(name, tuple(words))
-
-
-USER = st.tuples(st.sampled_from(USERS), st.sampled_from(BODIES)).map(
-    lambda two: Case("user's file", tuple(two[0]), (("mine.py", "replace", 0.0, two[1]),))
-)
-KINDS: dict[str, st.SearchStrategy[Case]] = {
-    **{name: line.map(partial(_case, name)) for name, line in LINES.items()},
-    "files": _damaged(),
-    "user's file": USER,
-    "hostile": hostile().map(lambda two: Case("hostile", tuple(two[0]), (two[1],))),
-    "call": WITH_TENSORS.map(lambda call: Case("call", call=call)),
-    "values": WITH_VALUES.map(lambda call: Case("values", call=call)),
-    "threads": together(WITH_TENSORS).map(lambda calls: Case("threads", call=calls)),
-    "leaks": again(WITH_TENSORS).map(lambda call: Case("leaks", call=call)),
+WORD = st.one_of(TEXT, st.sampled_from(["train", "sweep", "--json", "--out", "inspect"]))
+BODY, NAME = st.sampled_from(BODIES), st.sampled_from(NAMES)
+CONTENT = st.one_of(st.sampled_from(ODD), BODY, st.just(BOMB), st.text(max_size=30))
+WAYS = ["flip", "flip", "truncate", "repeat", "insert", "value", "value", "replace", "gone", "folder"]
+WHERE = st.floats(0, 1, exclude_max=True)
+SWEEP = "sweep status sweep.yaml --once --out"
+TEXT_RUN = f"train-text --epochs 1 --model {SMALL_BERT} --data labelled_text --data-root"
+# Commands that certainly read a file, by the start of its name.
+READS = {
+    "run/": "train --config config.yaml --scheme skipinit --out run",
+    "net/": "inspect net --schemes skipinit",
+    "lab/": f"{SWEEP} lab",
+    "bert.json": "inspect transformers:bert.json --schemes skipinit",
+    "mine.py": "inspect mine.py:net --schemes skipinit",
+    "sweep.yaml": f"{SWEEP} out",
+    "config.yaml": "train --config config.yaml --out out",
+    **{f"{root}/": f"{TEXT_RUN} {root}" for root in ("texts", "tables", "hub")},
+    "pairs/": f"{TRANSLATION} --data parallel_text --data-root pairs --model {TRANSFORMER}",
+    "images/": "train --model normless:wide_resnet(depth=10,width=1) --epochs 1 --batch-size 4 --out out "
+    "--data image_folder(size=8,resize=8,workers=0) --data-root images",
 }
-"""Cases by kind."""
-# How often a kind is drawn, relative to the others.
-WEIGHTS = {
-    "call": 8,
-    "values": 3,
-    "files": 8,
-    "user's file": 2,
-    "hostile": 2,
-    "train": 4,
-    "inspect": 3,
-    "convert": 2,
-    "train again": 0.1,
-    "threads": 0.7,
-    "leaks": 0.7,
+USERS = [
+    *("inspect mine.py:net --schemes skipinit", "probe mine.py:net --probes signal", "diagnose mine.py:net"),
+    *("convert mine.py:net --scheme none --out out", "inspect net"),
+    *(f"train --config config.yaml {words} --out out" for words in ("--scheme mine.py:own", "--data mine.py:few")),
+    "train --config config.yaml --model mine.py:net --out out",
+]
+# Commands that read what may name code.
+NAMED = {
+    "net/recipe.json": ["inspect net", "probe net --probes signal", "diagnose net"],
+    "runs.parquet": ["report --from runs.parquet --page page.html"],
+    "lab/runs.sqlite": ["sweep prune sweep.yaml --out lab", "watch lab --json", f"{SWEEP} lab"],
 }
+
+
+def _damages(*files: str, ways: Sequence[str] = WAYS, content: st.SearchStrategy[str] = CONTENT) -> Any:
+    one = st.tuples(st.sampled_from(files), st.sampled_from(ways), WHERE, content)
+    return st.lists(one, min_size=1, max_size=2, unique_by=lambda damage: damage[0])
+
+
+def _words(*lines: str) -> st.SearchStrategy[list[str]]:
+    return st.sampled_from([line.split() for line in lines])
+
+
+CASES: dict[str, st.SearchStrategy[Any]] = {
+    **{name: st.tuples(lines(name), st.just([])) for name in LINES},
+    "words": st.tuples(st.lists(WORD, max_size=5), st.just([])),
+    **{
+        f"damaged {start}": st.tuples(_words(line), _damages(*(file for file in FILES if file.startswith(start))))
+        for start, line in READS.items()
+    },
+    "the user's file": st.tuples(_words(*USERS), _damages("mine.py", ways=["replace"], content=BODY)),
+    **{
+        f"code in {file}": st.tuples(_words(*texts), _damages(file, ways=["plant"], content=NAME))
+        for file, texts in NAMED.items()
+    },
+}
+"""Command lines, after damage to files: (path, how, where, content)."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,22 @@ import numpy as np
 import pandas as pd
 import torch
 import yaml
-from fuzz_hostile import CODE, EVIL, plant
 from PIL import Image
 
 from normless.cli import main
+from normless.saving import digest_of_values
 from normless_lab.process.yaml_files import checked_size
+from normless_lab.sweeps import RunRow, RunState
+from normless_lab.sweeps.store import sqlite_url
 
 DENSE = "normless:dense(depth=2, width=8, in_features=12, classes=3)"
 SMALL = "normless:dense(depth=2, width=8)"
 DIGITS = "digits(train=48, test=16)"
+# What code that is only named by data would leave if it was executed.
+MARK = "ran"
+BERT = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
 TEXTS = {
-    "mine.py": """
-import torch
-import normless as nl
+    "mine.py": """import torch
 from torch import nn
 from normless import edits
 from normless_lab.data import load_data
@@ -52,9 +55,8 @@ def own(gain: float = 1.0):
 def few():
     return load_data("digits", train=48, test=16)
 """,
-    EVIL: CODE,
-    "sweep.yaml": f"""
-name: fuzzed
+    "evil.py": f"import pathlib as p\np.Path(__file__).with_name('{MARK}').touch()\ndef net(**_):\n    return None\n",
+    "sweep.yaml": f"""name: fuzzed
 base: {{model: "{SMALL}", data: "{DIGITS}", epochs: 1, batch_size: 16}}
 axes:
   scheme: [none, skipinit]
@@ -64,59 +66,37 @@ replicates: 2
 best: 1
 exclude: [{{scheme: none, network: deep}}]
 """,
-    "config.yaml": f"""
-model: {SMALL}
-scheme: skipinit
-data: {DIGITS}
-epochs: 1
-batch_size: 16
-rate: 0.01
-""",
-    "bert.json": json.dumps(
-        {
-            "model_type": "bert",
-            "num_hidden_layers": 1,
-            "hidden_size": 8,
-            "num_attention_heads": 2,
-            "intermediate_size": 8,
-            "vocab_size": 64,
-        }
-    ),
+    "config.yaml": f"model: {SMALL}\nscheme: skipinit\ndata: {DIGITS}\nepochs: 1\nbatch_size: 16\nrate: 0.01\n",
+    "bert.json": json.dumps({"model_type": "bert", "vocab_size": 64, **BERT}),
     "texts/train.tsv": "sentence\tlabel\n" + "".join(f"a{n % 3} film {n}\t{n % 2}\n" for n in range(24)),
     "texts/test.tsv": "sentence\tlabel\n" + "".join(f"b{n % 3} film\t{n % 2}\n" for n in range(8)),
     "tables/train.csv": "sentence,label\n" + "".join(f'"a, film {n}",{["good", "bad"][n % 2]}\n' for n in range(24)),
     "tables/test.csv": "sentence,label\n" + "".join(f"film {n},{['good', 'bad'][n % 2]}\n" for n in range(8)),
     "pairs/train.de": "".join(f"ein Hund {n}\n" for n in range(46)),
     "pairs/train.en": "".join(f"a dog {n}\n" for n in range(46)),
-    "pairs/test.de": "ein Hund\nzwei Hunde\n",
-    "pairs/test.en": "a dog\ntwo dogs\n",
+    **{f"pairs/{part}.de": "ein Hund\nzwei Hunde\n" for part in ("val", "test")},
+    **{f"pairs/{part}.en": "a dog\ntwo dogs\n" for part in ("val", "test")},
 }
 
 
 def write_world(folder: Path) -> None:
     """Write the files, some of them by commands, into the current folder, which must be `folder`."""
     for name, text in TEXTS.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.lstrip(), encoding="utf-8")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
     generator = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for kind in ("cat", "dog"):
-            (folder / "images" / split / kind).mkdir(parents=True)
-            for number in range(4):
-                pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / "images" / split / kind / f"{number}.png")
+    for kind in ("train/cat", "train/dog", "val/cat", "val/dog"):
+        (folder / "images" / kind).mkdir(parents=True)
+        for number in range(4):
+            pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / kind / f"{number}.png")
     rows = pd.DataFrame({"sentence": [f"a film {n}" for n in range(24)], "label": [n % 2 for n in range(24)]})
     (folder / "hub").mkdir()
     for split in ("train", "test"):
         rows.to_parquet(folder / "hub" / f"{split}.parquet")
-    commands: list[list[str]] = [
-        ["convert", DENSE, "--image", "1", "3", "4", "--scheme", "skipinit", "--out", "net"],
-        ["train", "--config", "config.yaml", "--out", "run"],
-        ["sweep", "status", "sweep.yaml", "--once", "--out", "lab"],
-    ]
-    for words in commands:
-        assert main(words) == 0, words
+    assert main(["convert", DENSE, "--image", "1", "3", "4", "--scheme", "skipinit", "--out", "net"]) == 0
+    assert main(["train", "--config", "config.yaml", "--out", "run"]) == 0
+    assert main(["sweep", "status", "sweep.yaml", "--once", "--out", "lab"]) == 0
 
 
 def damage(path: Path, how: str, where: float, content: str) -> None:
@@ -125,25 +105,20 @@ def damage(path: Path, how: str, where: float, content: str) -> None:
         plant(path, where, content)
     if not path.exists() or path.is_dir():
         return
-    data = path.read_bytes()
+    data, text = path.read_bytes(), content.encode("utf-8", "surrogateescape")
     at = min(int(where * len(data)), max(len(data) - 1, 0))
     if how == "flip" and data:
         path.write_bytes(data[:at] + bytes([data[at] ^ (1 << int(where * 1e6) % 8)]) + data[at + 1 :])
-    elif how == "truncate":
-        path.write_bytes(data[:at])
-    elif how == "repeat":
-        path.write_bytes(data[:at] + data[at : at + 64] * 3 + data[at:])
-    elif how == "insert":
-        path.write_bytes(data[:at] + content.encode("utf-8", "surrogateescape") + data[at:])
-    elif how == "replace":
-        path.write_bytes(content.encode("utf-8", "surrogateescape"))
     elif how == "value":
         _change_value(path, where, content)
-    elif how == "gone":
+    elif how in ("gone", "folder"):
         path.unlink()
-    elif how == "folder":
-        path.unlink()
-        path.mkdir()
+        if how == "folder":
+            path.mkdir()
+    else:
+        repeated = data[:at] + data[at : at + 64] * 3 + data[at:]
+        changed = {"truncate": data[:at], "repeat": repeated, "insert": data[:at] + text + data[at:], "replace": text}
+        path.write_bytes(changed.get(how, data))
 
 
 def _change_value(path: Path, where: float, content: str) -> None:
@@ -151,35 +126,52 @@ def _change_value(path: Path, where: float, content: str) -> None:
     value: Any = content
     with suppress(Exception):
         value = checked_size(yaml.safe_load(content))
-    if path.suffix in (".yaml", ".json"):
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
-        _set(read, where, value)
-        with suppress(ValueError, MemoryError):
-            path.write_text(
-                yaml.safe_dump(read) if path.suffix == ".yaml" else json.dumps(read, default=str), encoding="utf-8"
-            )
-    elif path.suffix == ".pt":
-        read = torch.load(path, weights_only=True)
-        _set(read, where, value)
-        with suppress(Exception):
-            torch.save(read, path)
-
-
-def _set(read: Any, where: float, value: Any) -> None:
+    if path.suffix not in (".yaml", ".json", ".pt"):
+        return
+    read = torch.load(path) if path.suffix == ".pt" else yaml.safe_load(path.read_text(encoding="utf-8"))
     places: list[tuple[Any, Any]] = []
 
     def collect(one: Any) -> None:
-        keys = list(one) if isinstance(one, dict) else range(len(one)) if isinstance(one, list) else ()
-        for key in keys:
+        for key in list(one) if isinstance(one, dict) else range(len(one)) if isinstance(one, list) else ():
             places.append((one, key))
             collect(one[key])
 
     collect(read)
-    if places:
-        holder, key = places[int(where * len(places)) % len(places)]
-        holder[key] = value
+    holder, key = places[int(where * len(places))]
+    holder[key] = value
+    with suppress(Exception):
+        if path.suffix == ".pt":
+            torch.save(read, path)
+        else:
+            text = yaml.safe_dump(read) if path.suffix == ".yaml" else json.dumps(read, default=str)
+            path.write_text(text, encoding="utf-8")
 
 
-def copy_world(world: Path, folder: Path) -> None:
-    """A copy of the folder for one case."""
-    shutil.copytree(world, folder)
+_ROW: dict[str, Any] = {
+    "outcome": "trained",
+    "error": None,
+    "result": None,
+    "seconds": 0.0,
+    "machine": "",
+    "versions": {},
+}
+
+
+def plant(path: Path, where: float, name: str) -> None:
+    """Let a recipe, a file of runs or a database name code, at one of the places where it names something."""
+    if path.suffix == ".json":
+        values = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(values | {["model", "scheme"][where < 0.5]: name}), encoding="utf-8")
+    elif path.suffix == ".parquet":
+        asked = {"id": "fixup/table-1", "budget": "smoke"}
+        asked |= {["id", "data", "weights", "budget"][int(4 * where)]: name}
+        row: Any = {**_ROW, "hash": "a", "kind": "artefact", "config": json.dumps(asked), "finished_at": "2026-01-01"}
+        row["versions"] = "{}"
+        row = {column.name: row[column.name] for column in fields(RunRow)}
+        pd.DataFrame([row | {"digest": digest_of_values(row)}]).to_parquet(path, index=False)
+    else:
+        path.parent.mkdir(exist_ok=True)
+        with RunState(sqlite_url(path)) as state:
+            config = {"model": name, "scheme": name, "data": name}
+            row = {"hash": "a" * 64, "kind": name, "config": config, "result": {"outcome": "trained"}}
+            state.add([RunRow(**_ROW | row, finished_at="2026-01-01")])

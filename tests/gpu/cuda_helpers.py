@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,8 @@ def losses_of(folder: Path) -> list[float]:
 
 def finished(folder: Path, result: RunResult) -> Finished:
     """What the files of a finished run hold."""
-    state = (
-        trained_network(folder).state_dict() if result.epochs else {}
-    )  # no checkpoint before the first epoch's end
+    # There is no checkpoint before the first epoch's end.
+    state = trained_network(folder).state_dict() if result.epochs else {}
     return Finished(result, losses_of(folder), state, folder)
 
 
@@ -137,14 +136,8 @@ class Replays:
 
 def normless_command(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the command line with this very package, wherever the test is run."""
-    return subprocess.run(
-        [sys.executable, "-m", "normless", *arguments],
-        env=command_environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    command, environment = [sys.executable, "-m", "normless", *arguments], command_environment()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def command_environment() -> dict[str, str]:
@@ -166,8 +159,3 @@ def written(folder: Path, text: str, name: str = "nets.py") -> Path:
     path = folder / name
     path.write_text(text)
     return path
-
-
-def on(device: str, settings: TrainConfig) -> TrainConfig:
-    """The same run on another kind of processor."""
-    return replace(settings, device=device)

@@ -66,23 +66,14 @@ def test_a_sweep_on_the_card_has_a_page(tmp_path: Path) -> None:
 
 
 def test_the_benchmark_of_a_step_on_the_card() -> None:
-    arguments = ["bench", "step", "--depth", "8", "--batch-size", "8", "--image-size", "8", "--rounds", "1"]
-    shown = json.dumps(answered(*arguments, "--device", DEVICE))
+    asked = f"bench step --depth 8 --batch-size 8 --image-size 8 --rounds 1 --device {DEVICE}"
+    shown = json.dumps(answered(*asked.split()))
     assert "skipinit" in shown
     assert "NaN" not in shown
 
 
 def test_an_artefact_that_trains_is_reproduced_on_the_card(tmp_path: Path) -> None:
-    arguments = [
-        "reproduce",
-        "fixup/rule-2",
-        "--budget",
-        "smoke",
-        "--workers",
-        "1",
-        "--out",
-        str(tmp_path / "results"),
-    ]
-    ended = normless_command(*arguments, "--json", timeout=600)
+    asked = "reproduce fixup/rule-2 --budget smoke --workers 1 --json --out"
+    ended = normless_command(*asked.split(), str(tmp_path / "results"), timeout=600)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)

@@ -75,12 +75,8 @@ def test_the_diverged_step_is_that_of_eager_training_and_of_the_cpu(settings: di
 @pytest.mark.parametrize("name", ["loud", "undefined"])
 def test_a_network_that_diverges_at_once(name: str, tmp_path: Path) -> None:
     """In the very first step, before anything is captured; and by a gradient that makes the second loss undefined."""
-    settings = {
-        "model": f"{written(tmp_path, NETS)}:{name}",
-        "scheme": "as_written",
-        "decay_policy": "all",
-        "precision": "32-true",
-    }
+    settings = {"model": f"{written(tmp_path, NETS)}:{name}", "scheme": "as_written", "decay_policy": "all"}
+    settings["precision"] = "32-true"
     captured = run(tmp_path / "auto", **settings)
     assert captured.result.outcome == "diverged"
     assert captured.result.diverged_step == (1 if name == "loud" else 2)

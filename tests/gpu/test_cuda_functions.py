@@ -25,6 +25,8 @@ SCHEMES = [
     "layer_scale", "weight_standardization", "only_top_norm", "norm_on_skip", "rezero",
 ]  # fmt: skip
 
+PROBES = ("signal", "activations", "gradients", "logits", "gradient_sums")
+
 
 class Written(nn.Module):
     """A network that does not state its structure, with in-place work in its forward code."""
@@ -63,10 +65,6 @@ def devices(net: nn.Module) -> set[str]:
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-8) -> None:
     torch.testing.assert_close(a.cpu(), b.cpu(), rtol=tolerance, atol=tolerance)
-
-
-def tables_close(a: pd.DataFrame, b: pd.DataFrame) -> None:
-    pd.testing.assert_frame_equal(a, b, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["stated", "traced"])
@@ -134,23 +132,18 @@ def test_the_gradient_of_a_batch_is_the_mean_over_examples_one_by_one(scheme: st
         close(found, expected)
 
 
-@pytest.mark.parametrize("how", ["fold", "freeze", "fuse"])
-def test_batch_norms_of_a_trained_network_are_taken_out_on_the_card(how: str) -> None:
+def test_batch_norms_of_a_trained_network_are_taken_out_on_the_card() -> None:
     images, _ = batch(DEVICE)
     net = original("traced").to(DEVICE).train()
     for _ in range(3):
         net(images)
     net.eval()
-    if how == "fold":
-        without, report = nl.fold(net, images)
-        assert "folded" in str(report)
-    elif how == "freeze":
-        without = nl.freeze(net)
-    else:
-        without = nl.fuse_for_inference(nl.convert(original("traced").to(DEVICE), "fixup", images).eval())
-        net = nl.convert(original("traced").to(DEVICE), "fixup", images).eval()
-    assert devices(without) == {DEVICE}
-    close(without(images), net(images))
+    fixup = nl.convert(original("traced").to(DEVICE), "fixup", images).eval()
+    folded, report = nl.fold(net, images)
+    assert "folded" in str(report)
+    for without, expected in ((folded, net), (nl.freeze(net), net), (nl.fuse_for_inference(fixup), fixup)):
+        assert devices(without) == {DEVICE}
+        close(without(images), expected(images))
 
 
 def test_a_saved_network_is_loaded_on_the_cpu_or_where_its_original_is(tmp_path: Path) -> None:
@@ -171,12 +164,12 @@ def test_probes_measure_on_the_card_what_they_measure_on_the_cpu() -> None:
         net = original("stated").to(device)
         before = copy.deepcopy(net.state_dict())
         random = torch.cuda.get_rng_state() if ON_CARD else torch.get_rng_state()
-        found.append(nl.probe(net, batch(device), ("signal", "activations", "gradients", "logits", "gradient_sums")))
+        found.append(nl.probe(net, batch(device), PROBES))
         assert torch.equal(random, torch.cuda.get_rng_state() if ON_CARD else torch.get_rng_state())
         assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
         assert all(parameter.grad is None for parameter in net.parameters())
-    for name in ("signal", "activations", "gradients", "logits", "gradient_sums"):
-        tables_close(found[1][name], found[0][name])
+    for name in PROBES:
+        pd.testing.assert_frame_equal(found[1][name], found[0][name], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("scheme", ["none", "batch_norm"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cuda_helpers import DEVICE, NEEDS_CARD, Finished, assert_same_run, config, finished, run
+from run_helpers import Interrupt
 
 from normless_lab.train import RunListener, StoppedError, train
 
@@ -25,21 +26,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mixup and dropped branches": {"scheme": "zeroinit(dropout=0.6)", "mixup": 0.5, "clip": 0.02},
     "micro-batches": {"scheme": "batch_norm", "micro_batch_size": 12, "dropout": 0.3},
 }
-
-
-class Interruption(Exception):  # noqa: N818 - a test's own
-    """Ends a run within a step."""
-
-
-class After(RunListener):
-    """Interrupt a run once the loss of a step is known."""
-
-    def __init__(self, step: int) -> None:
-        self.last = step
-
-    def on_step(self, step: int, loss: float) -> None:
-        if step >= self.last:
-            raise Interruption
 
 
 class Terminated(RunListener):
@@ -66,8 +52,8 @@ def survived_signals() -> Iterator[None]:
 def interrupted(folder: Path, at: tuple[int, ...], **settings: Any) -> Finished:
     """A run with a checkpoint after every second step, interrupted after these steps and resumed each time."""
     for step in at:
-        with pytest.raises(Interruption):
-            train(config(**settings), folder, listeners=[After(step)], checkpoint_every="2")
+        with pytest.raises(KeyboardInterrupt):
+            train(config(**settings), folder, listeners=[Interrupt(step)], checkpoint_every="2")
     return finished(folder, train(config(**settings), folder, checkpoint_every="2"))
 
 
@@ -83,8 +69,8 @@ def test_a_run_goes_on_with_and_without_a_graph(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", **settings)
     for first, then in (("auto", "never"), ("never", "auto")):
         folder = tmp_path / first
-        with pytest.raises(Interruption):
-            train(config(**settings, graph=first), folder, listeners=[After(9)], checkpoint_every="2")
+        with pytest.raises(KeyboardInterrupt):
+            train(config(**settings, graph=first), folder, listeners=[Interrupt(9)], checkpoint_every="2")
         resumed = train(config(**settings, graph=then), folder)
         assert_same_run(finished(folder, resumed), whole, 1e-7)
 
@@ -94,8 +80,8 @@ def test_a_run_goes_on_with_and_without_a_graph(tmp_path: Path) -> None:
 def test_a_run_goes_on_on_the_other_kind_of_processor(scheme: str, first: str, tmp_path: Path) -> None:
     settings = config(scheme=scheme, data="digits(train=230, test=50)", schedule="cosine")
     then = DEVICE if first == "cpu" else "cpu"
-    with pytest.raises(Interruption):
-        train(replace(settings, device=first), tmp_path / "run", listeners=[After(10)], checkpoint_every="3")
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(settings, device=first), tmp_path / "run", listeners=[Interrupt(10)], checkpoint_every="3")
     resumed = train(replace(settings, device=then), tmp_path / "run")
     whole = train(replace(settings, device="cpu"), tmp_path / "whole")
     assert_same_run(finished(tmp_path / "run", resumed), finished(tmp_path / "whole", whole), 2e-4, atol=1e-5)

@@ -101,20 +101,11 @@ def test_most_steps_are_replayed(name: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_the_doubled_training_of_a_run_is_captured_anew(tmp_path: Path) -> None:
     settings = {"epochs": 2, "epochs_until_plateau": True, "max_doublings": 1, "rate": 0.01, "scheme": "batch_norm"}
-    folders = tmp_path / "auto", tmp_path / "never"
-    runs = [
-        run_of_doublings(folder, **settings, graph=graph)
-        for folder, graph in zip(folders, ("auto", "never"), strict=True)
-    ]
-    assert runs[0][0].doublings > 0
-    assert runs[0][0].steps == runs[1][0].steps
-    assert runs[0][1] == pytest.approx(runs[1][1], rel=1e-7)
-
-
-def run_of_doublings(folder: Path, **settings: Any) -> tuple[Any, list[float]]:
-    """The result of a run whose epochs are doubled, and the training losses of its last training."""
-    result = train(config(**settings), folder)
-    return result, [row.training_loss for row in result.epochs]
+    captured, eager = (train(config(**settings, graph=graph), tmp_path / graph) for graph in ("auto", "never"))
+    assert captured.doublings > 0
+    assert captured.steps == eager.steps
+    losses = [[row.training_loss for row in result.epochs] for result in (captured, eager)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-7)
 
 
 def test_how_a_step_is_executed_is_no_part_of_a_runs_identity(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 from cuda_helpers import DEVICE, NEEDS_CARD, command_environment, config, normless_command, run, with_flag, written
+from lab_helpers import within
 
 from normless_lab.sweeps import Laboratory, Sweep, SweepResult
 
@@ -72,12 +72,9 @@ SEEDS = (0,)
 
 def sweep_file(folder: Path, cases: dict[str, dict[str, Any]], **further: Any) -> Path:
     """A sweep with an axis of these cases, in float64 unless they say otherwise."""
-    base = {
-        name: value
-        for name, value in config().to_dict().items()
-        if name in ("model", "scheme", "data", "batch_size", "epochs", "precision", "device")
-    }
     known = config().to_dict()
+    names = ("model", "scheme", "data", "batch_size", "epochs", "precision", "device")
+    base = {name: known[name] for name in names}
     axis = {
         label: {name: value for name, value in settings.items() if name in known or DEVICE == "cuda"}
         for label, settings in cases.items()
@@ -169,17 +166,12 @@ def test_a_sweep_that_is_ended_goes_on(how: signal.Signals, tmp_path: Path) -> N
     file = sweep_file(tmp_path, cases)
     arguments = ["sweep", "run", str(file), "--out", str(tmp_path / "out"), "--workers", "1"]
     arguments += with_flag("sweep run", "--together", "4")
-    with subprocess.Popen(
-        [sys.executable, "-m", "normless", *arguments],
-        env=command_environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as driver:
-        deadline = time.monotonic() + 60
+    command, quiet = [sys.executable, "-m", "normless", *arguments], subprocess.DEVNULL
+    with subprocess.Popen(command, env=command_environment(), stdout=quiet, stderr=quiet) as driver:
         # The page of a run reads the same files: the end of an epoch is a table of epochs.
-        while not list((tmp_path / "out").glob("work/*/epochs.parquet")) and time.monotonic() < deadline:
-            assert driver.poll() is None, "the sweep was over before it could be ended"
-            time.sleep(0.05)
+        glob = (tmp_path / "out").glob
+        assert within(60, lambda: driver.poll() is not None or [*glob("work/*/epochs.parquet")])
+        assert driver.poll() is None, "the sweep was over before it could be ended"
         os.kill(driver.pid, how)
         code = driver.wait(30)
     assert code == (143 if how == signal.SIGTERM else -signal.SIGKILL)
@@ -204,13 +196,7 @@ def test_from_python_a_laboratory_has_the_same_rows_and_keeps_weights(tmp_path: 
         "    devices = {p.device.type for f in folders for p in trained_network(f).parameters()}\n"
         "    print(json.dumps([result.missing, len(folders), sorted(devices)]))\n"
     )
-    ended = subprocess.run(
-        [sys.executable, str(script), str(file)],
-        env=command_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command, environment = [sys.executable, str(script), str(file)], command_environment()
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(ended.stdout.splitlines()[-1]) == [0, len(SEEDS), ["cpu"]]
     assert_row_of_single_run(tables(file), "dropout", CASES["dropout"], tmp_path / "single")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from cuda_helpers import DEVICE, NEEDS_CARD, approximately, assert_same_row, known
+from run_helpers import Interrupt
 
-from normless_lab.train import RunListener, network_and_data, train
+from normless_lab.train import network_and_data, train
 from normless_papers.text import TextConfig, TranslationConfig
 
 pytestmark = NEEDS_CARD
@@ -23,26 +23,10 @@ BERT = (
 TRANSFORMER = "normless:transformer(layers=1, width=32, heads=2, feed_forward=64, norm='pre', dropout={0})"
 
 # Adam's bias corrections count steps, as a warm-up does; 90 sentences leave 26 of 32 in the last batch.
-TEXT: dict[str, Any] = {
-    "model": BERT.format(0.0),
-    "data": "sentiment(train=90, test=40)",
-    "epochs": 2,
-    "batch_size": 32,
-    "vocabulary": 300,
-    "precision": "64-true",
-    "device": DEVICE,
-}
-TRANSLATION: dict[str, Any] = {
-    "model": TRANSFORMER.format(0.0),
-    "data": "grammar(train=90, validation=20, test=10)",
-    "epochs": 2,
-    "vocabulary": 300,
-    "beam_width": 2,
-    "longer_by": 10,
-    "warmup_steps": 5,
-    "precision": "64-true",
-    "device": DEVICE,
-}
+BOTH: dict[str, Any] = {"epochs": 2, "vocabulary": 300, "precision": "64-true", "device": DEVICE}
+TEXT = BOTH | {"model": BERT.format(0.0), "data": "sentiment(train=90, test=40)", "batch_size": 32}
+TRANSLATION = BOTH | {"model": TRANSFORMER.format(0.0), "data": "grammar(train=90, validation=20, test=10)"}
+TRANSLATION |= {"beam_width": 2, "longer_by": 10, "warmup_steps": 5}
 
 CASES: dict[str, tuple[type, dict[str, Any]]] = {
     "text": (TextConfig, TEXT),
@@ -86,36 +70,23 @@ DROPPED: dict[str, tuple[type, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", DROPPED)
 def test_a_run_with_dropout_is_resumed_as_it_was(name: str, tmp_path: Path) -> None:
     """Interrupted within the second epoch."""
-
-    class Interruption(Exception):  # noqa: N818 - a test's own
-        pass
-
-    class After(RunListener):
-        def on_step(self, step: int, loss: float) -> None:
-            if step >= 4:
-                raise Interruption
-
     kind, settings = DROPPED[name]
     whole = carried_out(tmp_path / "whole", kind, settings)
-    with pytest.raises(Interruption):
-        carried_out(tmp_path / "parts", kind, settings, listeners=[After()], checkpoint_every="1")
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(tmp_path / "parts", kind, settings, listeners=[Interrupt(4)], checkpoint_every="1")
     assert_same(carried_out(tmp_path / "parts", kind, settings), whole, 1e-7)
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed"])
-def test_a_network_that_was_trained_on_the_card_is_read_on_the_cpu(precision: str, tmp_path: Path) -> None:
-    for kind, settings in ((TextConfig, TEXT), (TranslationConfig, TRANSLATION)):
-        folder = tmp_path / kind.__name__
-        shutil.rmtree(folder, ignore_errors=True)
-        result, losses = carried_out(folder, kind, settings | {"precision": precision, "epochs": 1})
-        double, expected = carried_out(
-            tmp_path / f"{kind.__name__}-cpu", kind, settings | {"device": "cpu", "epochs": 1}
-        )
-        # Weights in float64 are drawn anew, so that only the size of the first loss is the same.
-        assert losses[0] == pytest.approx(expected[0], rel=0.3)
-        assert result.steps == double.steps
-        net, _ = network_and_data(folder, kind)
-        assert {tensor.device.type for tensor in net.parameters()} == {"cpu"}
+@pytest.mark.parametrize("name", ["text", "translation"])
+def test_a_network_that_was_trained_on_the_card_is_read_on_the_cpu(name: str, tmp_path: Path) -> None:
+    kind, settings = CASES[name]
+    result, losses = carried_out(tmp_path / "card", kind, settings | {"precision": "bf16-mixed", "epochs": 1})
+    double, expected = carried_out(tmp_path / "cpu", kind, settings | {"device": "cpu", "epochs": 1})
+    # Weights in float64 are drawn anew, so that only the size of the first loss is the same.
+    assert losses[0] == pytest.approx(expected[0], rel=0.3)
+    assert result.steps == double.steps
+    net, _ = network_and_data(tmp_path / "card", kind)
+    assert {tensor.device.type for tensor in net.parameters()} == {"cpu"}
 
 
 def test_where_a_text_run_is_made_is_no_part_of_its_identity(tmp_path: Path) -> None:

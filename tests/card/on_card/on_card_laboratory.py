@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
+from lab_helpers import Here
 from waits import noted_waits
 
 from normless.cli import main
 from normless_lab.bench import StepBench, measure_inference, measure_memory, measure_step
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep, axis_of
-
-
-class Here:
-    """Executes in this process."""
-
-    window = 4
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(function(*args))
-        return future
 
 
 @pytest.mark.usefixtures("trains_on_card")

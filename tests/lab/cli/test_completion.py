@@ -38,14 +38,6 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def completed(script: Path, *words: str, folder: Path | None = None) -> set[str]:
-    assert BASH is not None
-    command = [BASH, "--norc", "-c", AT_TAB, "bash", str(script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
-    assert done.stderr == ""
-    return set(done.stdout.split())
-
-
 @pytest.mark.skipif(BASH is None, reason="no bash")
 @pytest.mark.parametrize(
     ("words", "offered"),
@@ -60,19 +52,18 @@ def completed(script: Path, *words: str, folder: Path | None = None) -> set[str]
         (("convert", "net.py:net", "--scheme", ""), set(nl.SCHEMES)),
         (("probe", "net.py:net", "--data", "cifar"), {name for name in DATA if name.startswith("cifar")}),
         (("completion", ""), set(SHELLS)),
+        (("sweep", "run", "dep"), {"depth.yaml"}),
+        (("inspect", "net"), {"network.py"}),
+        (("train", "--config", "dep"), {"depth.yaml"}),
     ],
 )
-def test_bash_completes(words: tuple[str, ...], offered: set[str], script: Path) -> None:
-    assert completed(script, *words) - {"-h", "--help", "--version"} == offered
-
-
-@pytest.mark.skipif(BASH is None, reason="no bash")
-def test_bash_completes_files(script: Path, tmp_path: Path) -> None:
-    (tmp_path / "depth.yaml").touch()
-    (tmp_path / "network.py").touch()
-    assert completed(script, "sweep", "run", "dep", folder=tmp_path) == {"depth.yaml"}
-    assert completed(script, "inspect", "net", folder=tmp_path) == {"network.py"}
-    assert completed(script, "train", "--config", "dep", folder=tmp_path) == {"depth.yaml"}
+def test_bash_completes(words: tuple[str, ...], offered: set[str], script: Path, tmp_path: Path) -> None:
+    for name in ("depth.yaml", "network.py"):
+        (tmp_path / name).touch()
+    command = [str(BASH), "--norc", "-c", AT_TAB, "bash", str(script), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr == ""
+    assert {*done.stdout.split()} - {"-h", "--help", "--version"} == offered
 
 
 def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str], script: Path) -> None:

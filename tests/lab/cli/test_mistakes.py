@@ -1,16 +1,27 @@
-"""Errors on the command line: a sentence, the traceback of a file of the user's own, or with --debug all of it."""
+"""Errors on the command line: a sentence and a code, the traceback of the user's own file, or with --debug all."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from names_of_tables import names_of_tables
+from rich.console import Console
+from rich.text import Text
 
 from normless.cli import main
-from normless_lab.sweeps import RateGrid
+from normless.cli.names import check_names
+from normless.cli.network import OUTCOME_COLOURS, table
+from normless_lab.train.pauses import TerminatedError, TimeLimitError
 
+Capture = pytest.CaptureFixture[str]
 OWN = """
 import torch
 
@@ -30,20 +41,161 @@ def ends():
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
+SWEEP = "name: s\nbase: {scheme: none, epochs: 1}\naxes:\n  scheme: [skipinit, fixop]\nrates: [0.1]\n"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(OWN)
+    for name, text in {"mine.py": OWN, "bomb.yaml": BOMB, "sweep.yaml": SWEEP}.items():
+        (tmp_path / name).write_text(text)
     return tmp_path
+
+
+MISTAKES = [
+    ("sweep statu", "'sweep statu' is not a command. Did you mean sweep status?"),
+    ("sweep run", "see normless sweep run --help."),
+    ("sweep run nowhere.yaml", "nowhere.yaml"),
+    ("sweep run nowhere.yaml --shard 3/2", "nowhere.yaml"),
+    ("sweep export nowhere.yaml runs.txt", "Expected a file of name .parquet or .csv to write to"),
+    ("zzz", "'zzz' is not a command. The commands are inspect, convert, probe, diagnose, list, "),
+    ("demo --wrokers 2", "unrecognized arguments: --wrokers 2 (Did you mean --workers?); see"),
+    ("convert normless:dense --scheme none", "are required: out; see normless convert --help."),
+    ("convert --out x", "arguments are required: model, scheme; see"),
+    ("train --config absent.yaml", "absent.yaml'; see normless train --help."),
+    ("bench stpe", "invalid choice: 'stpe' (choose from 'step', "),
+    ("completion fish", "invalid choice: 'fish'"),
+    ("demo --nope", "unrecognized arguments: --nope; see normless demo --help."),
+    ("demo --workers many", "many; see normless demo --help."),
+    ("train --clip x", "clip"),
+    ("train --flip x", "flip"),
+    ("train --device gpu", "Got value: gpu; see normless train --help."),
+    ("demo --device gpu --out out", "gpu"),
+    ("inspect resnet", "FILE.py:FUNCTION or the folder of a saved network, got 'resnet'"),
+    ("inspect nowhere.py:model", "There is no file nowhere.py"),
+    ("inspect normless:dense --image 1 0 8", "got 1 0 8"),
+    ("inspect mine.py:of_two(first=2)", "needs second"),
+    ("inspect mine.py:of_two(first=2,third=3)", "does not take third"),
+    # What would fill the memory.
+    ("inspect normless:dense(depth=1000000000)", "at most 1,000,000"),
+    ("inspect transformers:bert(num_hidden_layers=1000000000)", "at most 1,000,000"),
+    ("inspect normless:dense --image 3 1000000 1000000", "at most 268,435,456"),
+    (f"inspect normless:dense(depth={'(' * 400})", "Expected NAME or NAME(key=value, …)"),
+    ("inspect normless:dense --classes -1", "Expected 1 or more classes of normless:dense, got -1."),
+    ("probe normless:dense --batch-size 1000000000", "--batch-size of at most 268,435,456 numbers, got 1000000000"),
+    ("""probe normless:dense --data "digits(train='all')" """, "train is a whole number"),
+    ("train --config bomb.yaml", "Expected YAML without aliases"),
+    ("sweep status bomb.yaml", "at most 100,000 values"),
+    # An empty text is no path.
+    ("train --out ''", "Expected a path as"),
+    ("train --out=", "Expected a path as"),
+    ("convert normless:dense --scheme none --out ''", "Expected a path as"),
+    ("sweep run ''", "Expected a path as"),
+    ("watch ''", "Expected a path as"),
+    ("reproduce --all --out ''", "Expected a path as"),
+    ("report x --page ''", "Expected a path as"),
+    # Names of other libraries.
+    ("inspect torchvision:resnt18", "torchvision has no model 'resnt18'. Did you mean resnet18?"),
+    ("train --model timm:resnt50", "timm has no model 'resnt50'. Did you mean resnet50?"),
+    ("train-text --model transformers:bret", "transformers has no kind of model 'bret'. Did you mean bert?"),
+    ("convert torchvison:resnet18 --scheme none --out nowhere", "Did you mean torchvision?"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(words: str, said: str, folder: Path, capsys: Capture) -> None:
+    before = sorted(folder.rglob("*"))
+    assert main(shlex.split(words)) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert printed.err.startswith("normless: ")
+    # Versions of jsonargparse begin a message by a capital letter or not.
+    assert said.lower() in printed.err.lower()
+    assert sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts) == before
+
+
+MISSPELT = {
+    "train --scheme fixop": "There is no scheme 'fixop'",
+    "train --model normless:wide_resnt(depth=16)": "Did you mean wide_resnet?",
+    "train --data digit": "Did you mean digits?",
+    "probe normless:dense --probes signl": "Did you mean signal?",
+    "convert normless:dense --scheme fixop(gain=0.1)+ZeroClassifier() --out nowhere": "Did you mean fixup?",
+    "inspect normless:dnse": "Did you mean dense?",
+    "diagnose normless:dense --scheme non": "Did you mean none?",
+    "reproduce fixup/tabel-1": "Did you mean fixup/table-1",
+    "sweep run sweep.yaml": "Did you mean fixup?",
+    "sweep status sweep.yaml": "Did you mean fixup?",
+    "inspekt normless:dense": "Did you mean inspect?",
+    "list shcemes": "Did you mean schemes?",
+}
+SCRIPT = """
+import sys
+from normless.cli import main
+for line in sys.stdin.read().splitlines():
+    assert main(line.split()) == 2, line
+assert "torch" not in sys.modules, "torch was imported"
+"""
+
+
+def test_misspelt_names_are_refused_without_torch(folder: Path) -> None:
+    before = {*folder.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], input="\n".join(MISSPELT), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("normless: ") for line in lines)
+    for line, said in zip(lines, MISSPELT.values(), strict=True):
+        assert said in line
+    assert {*folder.iterdir()} == before
+
+
+def test_the_files_of_names_are_what_make_names_writes() -> None:
+    written = {path: json.loads(path.read_text("utf-8")) for path in names_of_tables()}
+    for path, tables in names_of_tables().items():
+        for name, stated in tables.items():
+            # Other tests may have registered entries of their own, in no module of ours.
+            assert written[path][name] == stated, f"{name} of {path}: make names"
+    assert {name for tables in written.values() for name in tables} == {"schemes", "models", "probes", "data"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"scheme": "mine.py:fixop"},
+        {"scheme": " fixup (gain=0.1) + mine.py:Edit()"},
+        {"scheme": None, "model": "folder/of/a/saved/network"},
+        {"scheme": "fixop("},
+        {"model": "timm:dnse", "data": "my.module:dgits"},
+        {"networks": ["torchvision:resnet18", "normless:dense(depth=3)"], "probes": ["signal", "stream"]},
+        {"rate": "fixop", "schemes": [1, None], "data": {"x": 1}},
+    ],
+)
+def test_what_may_be_right_is_left_to_the_registry(arguments: dict[str, object]) -> None:
+    check_names(arguments)
+
+
+@pytest.mark.usefixtures("folder")
+def test_names_of_other_packages_mean_what_they_mean_there(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The arguments of a command and the settings of a run."""
+
+    def theirs(namespace: object) -> int:
+        return 0
+
+    theirs.__module__ = "other_package.commands"
+    monkeypatch.setattr("normless.cli.convert.run", theirs)
+    assert main(["convert", "normless:dense", "--scheme", "of-colours", "--out", "nowhere"]) == 0
+    assert capsys.readouterr().err == ""
+    Path("sweep.yaml").write_text(SWEEP.replace("name: s", "name: s\nrun: no_such_package:COLOURS"))
+    assert main(["sweep", "status", "sweep.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "no_such_package" in said
+    assert "fixop" not in said
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("name", "kind"), [("broken", "KeyError"), ("ends", "SystemExit")])
-def test_an_error_in_a_file_of_the_user_is_its_own_traceback(
-    name: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_in_a_file_of_the_user_is_its_own_traceback(name: str, kind: str, capsys: Capture) -> None:
     assert main(["inspect", f"mine.py:{name}"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("Traceback")
@@ -53,96 +205,81 @@ def test_an_error_in_a_file_of_the_user_is_its_own_traceback(
     assert said.splitlines()[-1].startswith(f"normless: an error in your file, {kind}: ")
 
 
-def test_any_other_error_is_a_sentence_that_asks_for_debug(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(namespace: object) -> int:
-        raise RuntimeError("two\nlines")
+def raising(error: BaseException | None) -> Callable[..., int]:
+    def run(*_: object) -> int:
+        if error is not None:
+            raise error
+        return 0
 
-    monkeypatch.setattr("normless.cli.listing.run", fails)
-    assert main(["list"]) == 1
-    said = capsys.readouterr().err
-    assert said == "normless: an unexpected RuntimeError: two lines; normless --debug COMMAND … shows where.\n"
-    assert main(["list", "--debug"]) == 1
-    assert "Traceback" in capsys.readouterr().err
+    return run
 
 
-def _of_torch() -> None:
-    torch.empty(10**15)
+def of_torch() -> BaseException:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**15)
+    return caught.value
 
 
-def _of_python() -> None:
-    raise MemoryError
-
-
-def _of_a_gpu() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the documentation.")
+UNEXPECTED = "normless: an unexpected RuntimeError: two lines; normless --debug COMMAND … shows where.\n"
+LACK = r"normless: there is not enough memory \(.*{}.*or a smaller batch\.\n"
+GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the documentation.")
 
 
 @pytest.mark.parametrize(
-    ("fails", "said"), [(_of_torch, "can't allocate memory"), (_of_python, "in use"), (_of_a_gpu, "2 GiB")]
+    ("error", "code", "said"),
+    [
+        (None, 0, ""),
+        (RuntimeError("two\nlines"), 1, re.escape(UNEXPECTED)),
+        (of_torch(), 1, LACK.format("can't allocate memory")),
+        (MemoryError(), 1, LACK.format("in use")),
+        (GPU, 1, LACK.format("2 GiB")),
+        (ValueError("a mistake"), 2, "normless: a mistake.*\n"),
+        (TimeLimitError("The run reached its time limit."), 75, "normless: The run reached its time limit.*\n"),
+        (KeyboardInterrupt(), 130, r"normless: interrupted\.\n"),
+        (TerminatedError("The run was told to end."), 143, "normless: The run was told to end.*\n"),
+    ],
 )
-def test_a_lack_of_memory_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: Callable[[], None], said: str
+def test_every_documented_code_occurs_with_its_sentence(
+    error: BaseException | None, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("normless.cli.listing.run", lambda _: fails())
-    assert main(["list"]) == 1
-    sentence = capsys.readouterr().err
-    assert sentence.startswith("normless: there is not enough memory (")
-    assert said in sentence
-    assert sentence.endswith("or a smaller batch.\n")
+    monkeypatch.setattr("normless.cli.listing.run", raising(error))
+    assert main(["list"]) == code
+    assert re.fullmatch(said, capsys.readouterr().err)
+    if said == re.escape(UNEXPECTED):
+        assert main(["list", "--debug"]) == 1
+        assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("folder")
+GOES_ON = "interrupted; the same command continues from there."
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["inspect", "mine.py:of_two(first=2)"], "needs second"),
-        (["inspect", "mine.py:of_two(first=2, third=3)"], "does not take third"),
-        (["inspect", "normless:dense(depth=1000000000)"], "at most 1,000,000"),
-        (["inspect", "transformers:bert(num_hidden_layers=1000000000)"], "at most 1,000,000"),
-        (["inspect", "normless:dense", "--image", "3", "1000000", "1000000"], "at most 268,435,456"),
-        (["inspect", f"normless:dense(depth={'(' * 400})"], "Expected NAME or NAME(key=value, …)"),
-        (["inspect", "normless:dense", "--classes", "-1"], "Expected 1 or more classes of normless:dense, got -1."),
-        (
-            ["probe", "normless:dense", "--batch-size", "1000000000"],
-            "Expected a --batch-size of at most 268,435,456 numbers, got 1000000000",
-        ),
-        (["probe", "normless:dense", "--data", "digits(train='all')"], "train is a whole number"),
-        (["train", "--config", "bomb.yaml"], "Expected YAML without aliases"),
-        (["sweep", "status", "bomb.yaml"], "at most 100,000 values"),
+        *(("demo", GOES_ON), ("train --out there", GOES_ON), ("sweep run depth.yaml", GOES_ON)),
+        *(("reproduce fixup/equation-1", GOES_ON), ("sweep retry depth.yaml", GOES_ON)),
+        ("train-text --restart", "interrupted; the same command without --restart continues from there."),
+        *(("bench step --rounds 3", "interrupted."), ("list schemes", "interrupted.")),
     ],
 )
-def test_what_would_fill_the_memory_is_refused(
-    words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_an_interruption_says_whether_the_command_goes_on(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    (folder / "bomb.yaml").write_text(BOMB)
-    before = sorted(folder.rglob("*"))
-    assert main(words) == 2
-    errors = capsys.readouterr().err
-    assert said in errors
-    assert errors.count("\n") == 1
-    assert sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts) == before
+    monkeypatch.setattr("normless.cli.program.parse", lambda words: (raising(KeyboardInterrupt()), None))
+    assert main(words.split()) == 130
+    assert capsys.readouterr().err == f"normless: {said}\n"
 
 
-@pytest.mark.parametrize("ends", [{"from": -(10**9), "to": 0}, {"from": 0, "to": 5000}])
-def test_exponents_beyond_the_floats_are_refused(ends: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"from 2\^-1000 to 2\^1000"):
-        RateGrid.from_value(ends)
-    assert RateGrid.powers(-1000, -999).rates == (2.0**-1000, 2.0**-999)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(
-            ["train", "--out", ""],
-            ["train", "--out="],
-            ["convert", "normless:dense", "--scheme", "none", "--out", ""],
-        ),
-        *(["sweep", "run", ""], ["watch", ""], ["reproduce", "--all", "--out", ""], ["report", "x", "--page", ""]),
-    ],
-)
-def test_an_empty_text_is_no_path(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    assert "Expected a path as" in capsys.readouterr().err
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    coloured = table(("outcome",), [(Text("diverged", OUTCOME_COLOURS["diverged"]),)])
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+    Console().print(coloured)
+    assert colour.search(capsys.readouterr().out)
+    monkeypatch.setenv("NO_COLOR", "1")
+    Console().print(coloured)
+    printed = capsys.readouterr().out
+    assert "diverged" in printed
+    assert not colour.search(printed)

@@ -61,34 +61,22 @@ def write_cifar10(random_images: Random, write_batch: Callable[..., None]) -> Ca
     return write
 
 
-@pytest.fixture
-def encode() -> Callable[..., bytes]:
-    """A function: one image [3, H, W] as the bytes of a file."""
-
-    def encoded(image: Images, kind: str = "PNG") -> bytes:
-        buffer = io.BytesIO()
-        Image.fromarray(image.transpose(1, 2, 0)).save(buffer, kind)
-        return buffer.getvalue()
-
-    return encoded
+def encode(image: Images) -> bytes:
+    """One image [3, H, W] as the bytes of a file."""
+    buffer = io.BytesIO()
+    Image.fromarray(image.transpose(1, 2, 0)).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 @pytest.fixture
-def write_parquet(encode: Callable[..., bytes]) -> Callable[..., None]:
+def write_parquet() -> Callable[..., None]:
     """A function: write images and labels as the Hub does, the image a struct or plain bytes."""
 
     def write(
-        path: Path,
-        images: Images,
-        labels: Labels,
-        *,
-        image: str = "image",
-        label: str = "label",
-        struct: bool = True,
-        kind: str = "PNG",
+        path: Path, images: Images, labels: Labels, *, image: str = "image", label: str = "label", struct: bool = True
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        encoded = [encode(one, kind) for one in images]
+        encoded = [encode(one) for one in images]
         column = pa.array([{"bytes": one, "path": None} for one in encoded]) if struct else pa.array(encoded)
         pq.write_table(pa.table({image: column, label: pa.array(labels)}), path)
 

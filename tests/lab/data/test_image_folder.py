@@ -9,22 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from normless_lab.data import (
-    Augmentation,
-    Batch,
-    DataFormatError,
-    DataNotFoundError,
-    ImageData,
-    load_data,
-)
+from normless_lab.data import Augmentation, Batch, DataFormatError, DataNotFoundError, ImageData, load_data
 
-SMALL = {"size": 8, "resize": 10, "workers": 0}
+SMALL: dict[str, Any] = {"size": 8, "resize": 10, "workers": 0}
 
 
 def save(path: Path, colour: int, side: tuple[int, int] = (20, 14)) -> None:
@@ -96,28 +90,27 @@ def test_an_epoch_is_a_pure_function_of_seed_and_epoch(tmp_path: Path, augmentat
 
 
 # Newer Pythons warn of any fork of a process with threads, which is how torch starts its workers.
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@FORKS
 def test_workers_decode_the_same_images(tmp_path: Path) -> None:
     textured(tmp_path)
     epochs = []
     for workers in (0, 1):
-        data = load_data("image_folder", root=tmp_path, size=8, resize=10, workers=workers)
+        data = load_data("image_folder", root=tmp_path, **SMALL | {"workers": workers})
         batches = data.train_batches(2, seed=0, epoch=0, augmentation=Augmentation(flip=True), device="cpu")
         epochs.append(torch.cat([batch.inputs for batch in batches]))
     assert torch.equal(*epochs)
 
 
-def without_test(root: Path) -> None:
-    (root / "val").rename(root / "elsewhere")
+def move(root: Path, name: str) -> None:
+    (root / name).rename(root / "elsewhere")
 
 
 def without_classes(root: Path) -> None:
-    (root / "train").rename(root / "elsewhere")
+    move(root, "train")
     (root / "train").mkdir()
-
-
-def with_other_class(root: Path) -> None:
-    save(root / "val" / "class9" / "0.png", 0)
 
 
 def with_empty_class(root: Path) -> None:
@@ -125,18 +118,18 @@ def with_empty_class(root: Path) -> None:
         (root / split / "class2").mkdir()
 
 
-def with_neither(root: Path) -> None:
-    (root / "train").rename(root / "elsewhere")
-
-
 @pytest.mark.parametrize(
     ("spoil", "error", "message"),
     [
-        (without_test, DataNotFoundError, "neither val/ nor test/"),
+        (lambda root: move(root, "val"), DataNotFoundError, "neither val/ nor test/"),
         (without_classes, DataFormatError, "holds no folders"),
-        (with_other_class, DataFormatError, "differ, for instance in class9"),
+        (lambda root: save(root / "val/class9/0.png", 0), DataFormatError, "differ, for instance in class9"),
         (with_empty_class, DataFormatError, "without images: .*class2"),
-        (with_neither, DataNotFoundError, r"neither train/<class>/.* right folder by --data-root \(data_root in a"),
+        (
+            lambda root: move(root, "train"),
+            DataNotFoundError,
+            r"neither train/<class>/.* right folder by --data-root",
+        ),
     ],
 )
 def test_wrong_folders_are_named(
@@ -170,14 +163,13 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-# Newer Pythons warn of any fork of a process with threads, which is how torch starts its workers.
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@FORKS
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_damaged_image_is_named_in_one_sentence(folders: Path, broken: str, workers: int) -> None:
     damage, reason = BROKEN[broken]
     file = folders / "val" / "class0" / "1.png"
-    data = load_data("image_folder", root=folders, size=8, resize=10, workers=workers)
+    data = load_data("image_folder", root=folders, **SMALL | {"workers": workers})
     file.unlink()
     damage(file)
     before = set(multiprocessing.active_children())
@@ -197,13 +189,8 @@ def test_unreadable_image_is_named(folders: Path, monkeypatch: pytest.MonkeyPatc
         list(data.test_batches(3, device="cpu"))
 
 
-ENDS = {
-    "an error between two batches": "raise ValueError('mine')",
-    "the end of the program, after SIGTERM to a worker": "os.kill(pids[0], signal.SIGTERM)",
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
+# An error between two batches, and the end of the program after SIGTERM to a worker.
+@pytest.mark.parametrize("end", ["raise ValueError('mine')", "os.kill(pids[0], signal.SIGTERM)"])
 def test_process_ends_with_its_workers(folders: Path, end: str) -> None:
     # Workers leave SIGTERM to their parent, so Python, which sends it to them at exit, used to wait for ever.
     code = f"""if True:
@@ -215,10 +202,10 @@ def test_process_ends_with_its_workers(folders: Path, end: str) -> None:
         next(batches)
         pids = [child.pid for child in multiprocessing.active_children()]
         print(*pids, flush=True)
-        {ENDS[end]}
+        {end}
     """
     command = [sys.executable, "-W", "ignore", "-c", code, str(folders)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     workers = [int(pid) for pid in ended.stdout.split()]
     assert len(workers) == 2, ended.stderr
     for pid in workers:
@@ -228,9 +215,9 @@ def test_process_ends_with_its_workers(folders: Path, end: str) -> None:
 
 def test_test_images_are_resized_and_cut_in_the_centre(tmp_path: Path) -> None:
     picture = np.random.default_rng(0).integers(256, size=(10, 16, 3), dtype=np.uint8)
-    for split in ("train", "test"):
-        (tmp_path / split / "only").mkdir(parents=True)
-        Image.fromarray(picture).save(tmp_path / split / "only" / "a.png")
+    for file in (tmp_path / "train/only/a.png", tmp_path / "test/only/a.png"):
+        file.parent.mkdir(parents=True)
+        Image.fromarray(picture).save(file)
     data = load_data("image_folder", root=tmp_path, **SMALL)
     (batch,) = data.test_batches(1, device="cpu")
     pixels = (batch.inputs[0] * data.std[:, None, None] + data.mean[:, None, None]) * 255

@@ -8,17 +8,12 @@ import torch
 from sklearn.datasets import load_digits
 
 from normless_lab.data import Augmentation, ImageData, default_root, load_data, sources_of
+from normless_lab.data.images.built_in import correlated_noise
 
 NOTHING = Augmentation()
 
 
-def test_unknown_names_and_options_list_the_known() -> None:
-    with pytest.raises(ValueError, match=r"no data set 'mnist' of labelled images\. There are digits, cifar10, "):
-        load_data("mnist")
-    with pytest.raises(ValueError, match=r"gaussian has no option sides; its options are image_shape, classes"):
-        load_data("gaussian(sides=3)")
-    with pytest.raises(ValueError, match="digits has no option seed; its options are side, channels, train, test"):
-        load_data("digits", seed=3)
+def test_the_names_of_data_sets() -> None:
     names = ["digits", "cifar10", "cifar100", "svhn", "image_folder", "pets", "gaussian", "correlated"]
     assert list(sources_of(ImageData)) == names
 
@@ -49,38 +44,19 @@ def test_digits_repeat_their_channel() -> None:
     assert colours.image_shape == (3, 8, 8)
     first, second = (next(iter(data.test_batches(4))).inputs for data in (grey, colours))
     assert torch.equal(first.expand(-1, 3, -1, -1), second)
-    with pytest.raises(ValueError, match="channels=0"):
-        load_data("digits(channels=0)")
 
 
-def test_gaussian_is_standard_normal_with_random_labels() -> None:
-    data = load_data("gaussian(image_shape=(3, 16, 16), classes=4, train=400)", test=100)
+@pytest.mark.parametrize(("name", "accuracy"), [("gaussian", 0.01), ("correlated", 1e-5)])
+def test_generated_images_are_normalized_and_drawn_by_the_seed(name: str, accuracy: float) -> None:
+    text = f"{name}(image_shape=(3, 16, 16), classes=4, train=400)"
+    data = load_data(text, test=100)
     assert (data.classes, data.image_shape, data.train_size, data.test_size) == (4, (3, 16, 16), 400, 100)
     (batch,) = data.train_batches(400, seed=0, epoch=0, augmentation=data.default_augmentation, device="cpu")
-    assert batch.inputs.mean().item() == pytest.approx(0, abs=0.01)
-    assert batch.inputs.var().item() == pytest.approx(1, abs=0.01)
+    assert batch.inputs.mean((0, 2, 3)).tolist() == pytest.approx([0] * 3, abs=accuracy)
+    assert batch.inputs.std((0, 2, 3), correction=0).tolist() == pytest.approx([1] * 3, abs=accuracy)
     assert batch.targets.unique().tolist() == [0, 1, 2, 3]
-    assert (
-        data.provenance == load_data("gaussian(classes=4, train=400, test=100, image_shape=(3, 16, 16))").provenance
-    )
-    assert data.provenance != load_data("gaussian(classes=4, train=400, test=100, seed=1)").provenance
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "image_shape=(3, 8)",
-        "image_shape=(0, 8, 8)",
-        "image_shape=8",
-        "image_shape=(8.5,)",
-        "classes=0",
-        "train=0",
-        "test=1.5",
-    ],
-)
-def test_impossible_gaussians_are_refused(options: str) -> None:
-    with pytest.raises(ValueError, match=rf"{(name := options.split('=')[0])} of gaussian|gaussian, {name} is a "):
-        load_data(f"gaussian({options})")
+    assert load_data(f"{name}(classes=4, train=400, test=100, image_shape=(3, 16, 16))").provenance == data.provenance
+    assert load_data(text, test=100, seed=1).provenance != data.provenance
 
 
 def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -88,3 +64,16 @@ def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, t
     assert default_root() == tmp_path
     monkeypatch.delenv("NORMLESS_DATA")
     assert default_root() == Path.home() / ".cache" / "normless"
+
+
+def test_neighbours_are_alike_and_images_differ_in_brightness() -> None:
+    images = correlated_noise(400, (1, 16, 16), torch.Generator().manual_seed(0))[:, 0]
+    flat = images - images.mean()
+
+    def correlation(columns: int) -> float:
+        return float((flat[..., columns:] * flat[..., : 16 - columns]).mean() / flat.square().mean())
+
+    assert 0.5 < correlation(1) < 1
+    assert correlation(1) > correlation(4) > correlation(12) > 0.1
+    # Independent pixels would leave 1/256 of the variance to the means of images.
+    assert images.mean((1, 2)).var() / images.var() > 0.2

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 from command_outputs import check_output
+from lab_helpers import Here
 
 from normless.cli import main
 from normless_lab.demo import DEMO
 from normless_lab.demo.signal import LAWS, measure_signal
 from normless_lab.sweeps import Laboratory, Sweep
-
-
-class Here:
-    """Executes in this process."""
-
-    window = 4
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(function(*args))
-        return future
-
 
 SMALL = {"data": "digits(train=128, test=64)", "epochs": 1}
 

@@ -31,15 +31,10 @@ if TYPE_CHECKING:
 
 HOSTILE = "</script><script>document.title='stolen'</script><b id=evil>&amp;"
 NUMBERS = Chart(HOSTILE, HOSTILE, [line(HOSTILE, [1, 2], [0.0, 5.0], "scheme-none")], HOSTILE, log=True, marks=[1.5])
+TABLES = [Table(HOSTILE, [Column(HOSTILE)], [[HOSTILE]])]
+PAIRS = [(HOSTILE, HOSTILE)]
 TEXTS = View(
-    title=HOSTILE,
-    state=HOSTILE,
-    words=HOSTILE,
-    charts=[NUMBERS],
-    findings=[(HOSTILE, HOSTILE)],
-    tables=[Table(HOSTILE, [Column(HOSTILE)], [[HOSTILE]])],
-    settings=[(HOSTILE, HOSTILE)],
-    problems=[HOSTILE],
+    HOSTILE, HOSTILE, HOSTILE, charts=[NUMBERS], findings=PAIRS, tables=TABLES, settings=PAIRS, problems=[HOSTILE]
 )
 
 
@@ -63,10 +58,7 @@ def test_a_browser_that_goes_away_is_no_error(capfd: pytest.CaptureFixture[str])
                 gone.sendall(b"GET /view.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 gone.recv(1)
                 gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection = HTTPConnection("127.0.0.1", server.server_port)
-        connection.request("GET", "/", headers={"Host": "localhost"})
-        assert connection.getresponse().status == 200
-        connection.close()
+        assert ask(server, "/")[0].status == 200
     assert capfd.readouterr().err == ""
 
 
@@ -75,12 +67,9 @@ def write(folder: Path, epochs: int) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"epochs": 5, "scheme": "skipinit"}))
     at = range(1, epochs + 1)
-    table = {
-        "epoch": at,
-        "training_loss": [1 / epoch for epoch in at],
-        "training_accuracy": [epoch / 5 for epoch in at],
-    }
-    pd.DataFrame(table).to_parquet(folder / "epochs.parquet")
+    losses, accuracies = [1 / epoch for epoch in at], [epoch / 5 for epoch in at]
+    table = pd.DataFrame({"epoch": at, "training_loss": losses, "training_accuracy": accuracies})
+    table.to_parquet(folder / "epochs.parquet")
 
 
 def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> Any:
@@ -100,13 +89,8 @@ def test_the_server_answers_to_this_machine_two_addresses_and_nothing_else(tmp_p
             answer, content = ask(server, "/view.json", Host=host)
             assert answer.status == 200
             assert json.loads(content)["words"] == "2 of 5 epochs finished"
-        for host in (
-            "evil.invalid",
-            f"evil.invalid:{server.server_port}",
-            "localhost.evil.invalid",
-            "127.0.0.1.evil",
-            "",
-        ):
+        evil = f"evil.invalid:{server.server_port}"
+        for host in ("evil.invalid", evil, "localhost.evil.invalid", "127.0.0.1.evil", ""):
             answer, content = ask(server, "/view.json", Host=host)
             assert answer.status == 403
             assert b"epochs" not in content
@@ -201,10 +185,8 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            told = process.stdout.readline()
-            url = re.fullmatch(
-                rf"{re.escape(str(tmp_path))} is shown at (http://127\.0\.0\.1:\d+/) until Ctrl-C\n", told
-            )
+            place = rf"{re.escape(str(tmp_path))} is shown at (http://127\.0\.0\.1:\d+/) until Ctrl-C\n"
+            url = re.fullmatch(place, process.stdout.readline())
             assert url is not None
             with urlopen(f"{url[1]}view.json", timeout=100) as answer:
                 assert json.load(answer)["done"] == 3

@@ -55,9 +55,8 @@ def test_the_view_has_what_the_files_have(trained: Path) -> None:
     assert loss["each step"].x == pytest.approx(list(steps["step"] / 5), abs=1e-4)
     assert loss["each step"].y == pytest.approx(list(steps["loss"]), rel=1e-5)
     assert lines_of(view, "Accuracy")["test"].y == pytest.approx(list(100 * epochs["test_accuracy"]), rel=1e-5)
-    assert lines_of(view, "Learning rate")["at the end of the epoch"].y == pytest.approx(
-        list(epochs["rate"]), rel=1e-5
-    )
+    rates = lines_of(view, "Learning rate")["at the end of the epoch"].y
+    assert rates == pytest.approx(list(epochs["rate"]), rel=1e-5)
     assert dict(view.settings)["scheme"] == "skipinit"
     json.dumps(view.to_dict(), allow_nan=False)
 
@@ -109,9 +108,8 @@ def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
 
 def test_a_small_file_of_many_values_is_not_read(folder: Path) -> None:
     most = MOST_CELLS // 2 + 1
-    same = pa.table(
-        {name: pa.chunked_array([pa.array([0.0] * 1000)] * (most // 1000 + 1)) for name in ("step", "loss")}
-    )
+    column = pa.chunked_array([pa.array([0.0] * 1000)] * (most // 1000 + 1))
+    same = pa.table({"step": column, "loss": column})
     pq.write_table(same, folder / "steps.parquet", compression="zstd")
     assert (folder / "steps.parquet").stat().st_size < 1e6
     (problem,) = run_view(folder).problems
@@ -120,9 +118,8 @@ def test_a_small_file_of_many_values_is_not_read(folder: Path) -> None:
 
 def test_numbers_that_no_run_has(folder: Path) -> None:
     (folder / "config.yaml").write_text(f"epochs: {10**400}\n")
-    (folder / "findings.json").write_text(
-        json.dumps([{"title": "x", "epochs": 10**400}, {"title": "y", "epochs": 1}])
-    )
+    findings = [{"title": "x", "epochs": 10**400}, {"title": "y", "epochs": 1}]
+    (folder / "findings.json").write_text(json.dumps(findings))
     view = run_view(folder)
     assert view.of == 0
     assert view.charts[0].marks == [1.0]

@@ -16,31 +16,17 @@ from filelock import FileLock
 from normless_lab.live import SweepViewer
 from normless_lab.sweeps import Laboratory, RunRow, Sweep
 
-SWEEP = Sweep.from_dict(
-    {
-        "name": "tiny",
-        "base": {"epochs": 4},
-        "axes": {"scheme": ["none", "skipinit", "<b id=evil>fixup"]},
-        "rates": [0.1],
-        "replicates": 2,
-    }
-)
+AXES = {"scheme": ["none", "skipinit", "<b id=evil>fixup"]}
+SWEEP = Sweep.from_dict({"name": "tiny", "base": {"epochs": 4}, "axes": AXES, "rates": [0.1], "replicates": 2})
 
 
 def finished(config: Any, accuracy: float | None) -> RunRow:
-    result = {"test_accuracy": accuracy, "epochs": []}
-    return RunRow(
-        hash=config.hash,
-        kind="train",
-        config=config.to_dict(),
-        outcome="failed" if accuracy is None else "trained",
-        error="ValueError: <b id=evil>" if accuracy is None else None,
-        result=None if accuracy is None else result,
-        seconds=1.0,
-        finished_at="2026-01-01T00:00:00",
-        machine="here",
-        versions={},
-    )
+    ended: dict[str, Any] = {"outcome": "trained", "error": None}
+    ended["result"] = {"test_accuracy": accuracy, "epochs": []}
+    if accuracy is None:
+        ended = {"outcome": "failed", "error": "ValueError: <b id=evil>", "result": None}
+    when = {"seconds": 1.0, "finished_at": "2026-01-01T00:00:00", "machine": "here", "versions": {}}
+    return RunRow(hash=config.hash, kind="train", config=config.to_dict(), **ended, **when)
 
 
 @pytest.fixture

@@ -11,22 +11,14 @@ from normless_lab.plots import Column, Figure, Page, Table, lines, render_page
 
 @pytest.fixture
 def page() -> Page:
-    runs = pd.DataFrame(
-        {"depth": [16, 100], "scheme": "fixup", "outcome": "trained", "test_accuracy": [0.913, 0.872]}
-    )
+    runs = pd.DataFrame({"depth": [16, 100], "test_accuracy": [0.913, 0.872]})
+    columns = [Column("depth", numeric=True), Column("scheme"), Column("test accuracy", numeric=True)]
     return Page(
         title="Depth & <normalization>",
         finding="Fixup trains.",
         caution="A small run.",
         figures=[Figure(lines(runs, x="depth", y="test_accuracy"), f"caption {name}") for name in "ab"],
-        tables=[
-            Table(
-                "Every run",
-                [Column("depth", numeric=True), Column("scheme"), Column("test accuracy", numeric=True)],
-                [["16", "fixup", "91.3 %"], ["100", "fixup", "87.2 %"]],
-                row_headers=2,
-            )
-        ],
+        tables=[Table("Every run", columns, [["16", "fixup", "91.3 %"], ["100", "fixup", "87.2 %"]], row_headers=2)],
         facts=[("Seed", "0"), ("Versions", "torch 2.15")],
     )
 

@@ -12,22 +12,17 @@ import pandas as pd
 import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
-from normless_lab.sweeps import (
-    Laboratory,
-    LaboratoryListener,
-    MissingRunsError,
-    PlannedLaboratory,
-    RateGrid,
-    RunRow,
-    Shard,
-    axis_of,
-)
+from normless_lab.sweeps import Laboratory, LaboratoryListener, PlannedLaboratory, RateGrid, RunRow, Shard, axis_of
+from normless_lab.sweeps import MissingRunsError as Missing
 from normless_lab.sweeps.dispatch import RESUBMISSIONS
 from normless_lab.train.pauses import TimeLimitError
 
 
 class Notes(LaboratoryListener):
-    def __init__(self) -> None:
+    """Records its calls; may end the laboratory at the first run."""
+
+    def __init__(self, error: type[BaseException] | None = None) -> None:
+        self.error = error
         self.notes: list[tuple[Any, ...]] = []
 
     def on_begin(self, missing: int, finished: int) -> None:
@@ -35,6 +30,8 @@ class Notes(LaboratoryListener):
 
     def on_runs(self, rows: Sequence[RunRow]) -> None:
         self.notes += [("run", row.outcome) for row in rows]
+        if self.error:
+            raise self.error
 
     def on_resubmit(self, config_hash: str, error: str) -> None:
         self.notes.append(("again", error))
@@ -43,12 +40,16 @@ class Notes(LaboratoryListener):
         self.notes.append(("end",))
 
 
+def seeds(*numbers: int, **settings: Any) -> list[TinyConfig]:
+    return [TinyConfig(seed=seed, **settings) for seed in numbers]
+
+
 def test_runs_come_back_in_order_and_are_not_run_again(tmp_path: Path) -> None:
     here, notes = Here(), Notes()
-    configs = [TinyConfig(seed=seed) for seed in (3, 1, 2, 1)]
+    configs = seeds(3, 1, 2, 1)
     with Laboratory(tmp_path, executor=lambda: here, listener=notes) as lab:
         rows = lab.carry_out(configs)
-        again = lab.carry_out([*configs, TinyConfig(seed=4)])
+        again = lab.carry_out([*configs, *seeds(4)])
     assert [row.hash for row in rows] == [config.hash for config in configs]
     assert [row.settings() for row in rows] == configs
     assert rows == again[:4]
@@ -63,15 +64,12 @@ def test_runs_come_back_in_order_and_are_not_run_again(tmp_path: Path) -> None:
 
 
 def test_a_run_that_raises_is_a_failed_row_and_the_others_go_on(tmp_path: Path) -> None:
-    configs = [TinyConfig(seed=0), TinyConfig(seed=1, fate="raises"), TinyConfig(seed=2)]
+    configs = [*seeds(0), *seeds(1, fate="raises"), *seeds(2)]
     with Laboratory(tmp_path, executor=Here) as lab:
         rows = lab.carry_out(configs)
         assert [row.outcome for row in rows] == ["trained", "failed", "trained"]
-        assert (rows[1].error, rows[1].result, rows[1].report()) == (
-            "ArithmeticError: no such number as 1",
-            None,
-            None,
-        )
+        told = (rows[1].error, rows[1].result, rows[1].report())
+        assert told == ("ArithmeticError: no such number as 1", None, None)
         # Its folder stays: it may be tried again.
         assert [folder.name for folder in lab.work.iterdir()] == [configs[1].hash]
 
@@ -81,7 +79,7 @@ def test_a_run_whose_process_dies_is_tried_again_a_few_times(tmp_path: Path, dea
     notes = Notes()
     here = Here(window=2, deaths={1: deaths})
     with Laboratory(tmp_path, executor=lambda: here, listener=notes) as lab:
-        rows = lab.carry_out([TinyConfig(seed=seed) for seed in range(4)])
+        rows = lab.carry_out(seeds(*range(4)))
     survives = deaths <= RESUBMISSIONS
     assert [row.outcome for row in rows] == ["trained", "trained" if survives else "failed", "trained", "trained"]
     assert notes.notes.count(("again", "its process died with exit code -9.")) == min(deaths, RESUBMISSIONS)
@@ -104,7 +102,7 @@ def test_no_more_is_submitted_than_the_window_allows(tmp_path: Path) -> None:
             Narrow.flying -= len(rows)
 
     with Laboratory(tmp_path, executor=lambda: Narrow(window=3), listener=Counting()) as lab:
-        assert len(lab.carry_out([TinyConfig(seed=seed) for seed in range(20)])) == 20
+        assert len(lab.carry_out(seeds(*range(20)))) == 20
     assert Narrow.most == 3
 
 
@@ -121,10 +119,9 @@ def test_a_sweep_gives_its_tables(tmp_path: Path) -> None:
     assert list(found) == points
     good = result.runs[result.runs["fate"] == "well"]
     for row in good.to_dict("records"):
-        config = TinyConfig(scheme=row["scheme"], rate=row["rate"], seed=row["seed"])
-        expected = tiny_result(config)
-        assert row["test_accuracy"] == expected.test_accuracy
-        assert row["training_loss"] == expected.epochs[-1].training_loss
+        expected = tiny_result(TinyConfig(scheme=row["scheme"], rate=row["rate"], seed=row["seed"]))
+        numbers = (expected.test_accuracy, expected.epochs[-1].training_loss)
+        assert (row["test_accuracy"], row["training_loss"]) == numbers
         assert (row["outcome"], row["epochs"], row["error"]) == ("trained", 2, None)
         assert math.isnan(row["diverged_step"])
     bad = result.runs[result.runs["fate"] == "raises"]
@@ -165,15 +162,13 @@ def test_shards_share_the_runs_and_extend_them_together(tmp_path: Path) -> None:
     sweep = tiny_sweep(base={"good": 1.0}, replicates=6, best=6)
     url = f"sqlite:///{tmp_path / 'shared.sqlite'}"
     executors = [Here(), Here(), Here()]
-    rounds = 0
     missing = 1
-    while missing:
-        rounds += 1
+    for _ in range(4):
         for index, here in enumerate(executors, 1):
             folder = tmp_path / f"machine-{index}"
             with Laboratory(folder, url=url, executor=lambda here=here: here, shard=Shard(index, 3)) as lab:  # type: ignore[misc]
                 missing = lab.run(sweep).missing
-        assert rounds < 5
+    assert missing == 0
     with Laboratory(tmp_path / "alone", executor=Here) as lab:
         alone = lab.run(sweep)
     with Laboratory(tmp_path / "reader", url=url, executor=Here) as lab:
@@ -186,13 +181,8 @@ def test_shards_share_the_runs_and_extend_them_together(tmp_path: Path) -> None:
 
 
 def test_an_interruption_ends_the_executor_and_keeps_what_is_finished(tmp_path: Path) -> None:
-    class Interrupting(LaboratoryListener):
-        def on_runs(self, rows: Sequence[RunRow]) -> None:
-            raise KeyboardInterrupt
-
-    here = Here(window=1)
-    configs = [TinyConfig(seed=seed) for seed in range(3)]
-    lab = Laboratory(tmp_path, executor=lambda: here, listener=Interrupting())
+    here, configs = Here(window=1), seeds(0, 1, 2)
+    lab = Laboratory(tmp_path, executor=lambda: here, listener=Notes(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), lab:
         lab.carry_out(configs)
     assert here.left >= 1
@@ -221,8 +211,7 @@ def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
 
 
 def test_no_run_begins_without_time_and_the_same_call_goes_on(tmp_path: Path) -> None:
-    here, left = Here(window=1), iter([2.0, 1.0, 0.0])
-    configs = [TinyConfig(seed=seed) for seed in range(4)]
+    here, left, configs = Here(window=1), iter([2.0, 1.0, 0.0]), seeds(0, 1, 2, 3)
     with (
         Laboratory(tmp_path, executor=lambda: here, seconds_left=left.__next__) as lab,
         pytest.raises(TimeLimitError, match="the same command goes on"),
@@ -240,10 +229,7 @@ def test_a_run_in_progress_is_ended_when_the_time_is_over_and_resumes(tmp_path: 
     def seconds_left() -> float:
         return 0.0 if list(tmp_path.glob("work/*/epochs.txt")) else 0.05
 
-    with (
-        Laboratory(tmp_path, workers=1, seconds_left=seconds_left) as lab,
-        pytest.raises(TimeLimitError),
-    ):
+    with Laboratory(tmp_path, workers=1, seconds_left=seconds_left) as lab, pytest.raises(TimeLimitError):
         lab.carry_out([config])
     record = tmp_path / "work" / config.hash / "epochs.txt"
     done = len(record.read_text().splitlines())
@@ -270,7 +256,7 @@ def test_sweeps_are_carried_out_together_and_a_shared_run_once(tmp_path: Path) -
 def test_a_plan_notes_missing_runs_and_begins_none(tmp_path: Path) -> None:
     sweep, here = tiny_sweep(), Here()
     with PlannedLaboratory(tmp_path, executor=lambda: here) as lab:
-        with pytest.raises(MissingRunsError):
+        with pytest.raises(Missing):
             lab.run(sweep)
         assert lab.missing.keys() == {point.config.hash for point in sweep.points()}
     assert (here.entered, list(tmp_path.iterdir())) == (0, [])

@@ -6,18 +6,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
-from lab_helpers import Here, tiny_sweep
+from lab_helpers import Here, tiny_sweep, within
 
 from normless_lab.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, SweepError, axis_of, laboratory
 from normless_lab.sweeps.store import sqlite_url
 
+WIDE = "normless:wide_resnet(depth=10, width=1)"
 NETWORK = """
 from torch import nn
 
@@ -36,15 +37,8 @@ def network(tmp_path: Path) -> Path:
 
 def _sweep(model: str, **changes: Any) -> Sweep:
     base = {"model": model, "batch_size": 512, "epochs": 1, "crop": 0, "flip": False, "device": "cpu"}
-    usual: dict[str, Any] = {
-        "name": "small",
-        "base": base | {"scheme": "as_written"},
-        "axes": {},
-        "rates": RateGrid((0.1,), None),
-        "replicates": 1,
-        "best": 1,
-    }
-    return Sweep(**{**usual, **changes})
+    usual: dict[str, Any] = {"name": "small", "base": base | {"scheme": "as_written"}, "axes": {}, "best": 1}
+    return Sweep(**usual | {"rates": RateGrid((0.1,), None), "replicates": 1} | changes)
 
 
 def test_a_changed_file_gives_new_rows(tmp_path: Path, network: Path) -> None:
@@ -71,13 +65,8 @@ def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, ne
 
 
 def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> None:
-    sweep = _sweep(
-        "normless:wide_resnet(depth=10, width=1)",
-        axes={
-            "scheme": axis_of("scheme", ["batch_norm", "skpinit"]),
-            "model": axis_of("model", ["normless:wide_resnet(depth=10, width=1)", "normless:wide_resnet(depth=11)"]),
-        },
-    )
+    models = axis_of("model", [WIDE, "normless:wide_resnet(depth=11)"])
+    sweep = _sweep(WIDE, axes={"scheme": axis_of("scheme", ["batch_norm", "skpinit"]), "model": models})
     here = Here()
     with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
         with pytest.raises(SweepError, match="No run was begun") as told:
@@ -90,7 +79,7 @@ def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> Non
 
 
 def test_a_time_limit_of_runs_is_a_failure_to_go_on_with(tmp_path: Path) -> None:
-    sweep = _sweep("normless:wide_resnet(depth=10, width=1)", time_limit="0.001s")
+    sweep = _sweep(WIDE, time_limit="0.001s")
     sweep = replace(sweep, base={**sweep.base, "scheme": "batch_norm"})
     here, parts = Here(), 0
     with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
@@ -132,21 +121,17 @@ def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_sigterm_to_the_driver_saves_its_runs(tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
-    base = {"model": "normless:wide_resnet(depth=10, width=1)", "epochs": 300, "device": "cpu", "batch_size": 8}
+    base = {"model": WIDE, "epochs": 300, "device": "cpu", "batch_size": 8}
     file.write_text(yaml.safe_dump({"name": "long", "base": base, "rates": [0.1], "replicates": 1}))
     command = [sys.executable, "-m", "normless", "sweep", "run", str(file), "--out", str(out), "--workers", "1"]
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not list(out.glob("work/*/checkpoint.pt")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert within(60, lambda: [*out.glob("work/*/checkpoint.pt")])
     driver.send_signal(signal.SIGTERM)
     _, told = driver.communicate(timeout=30)
     assert driver.returncode == 143, told
     assert "normless: The sweep was told to end (SIGTERM)" in told
     assert "Traceback" not in told
     (checkpoint,) = out.glob("work/*/checkpoint.pt")
-    import torch
-
     # Only a run that was told to end has a checkpoint within an epoch.
     assert torch.load(checkpoint, weights_only=True)["within"] is not None
     with RunState(sqlite_url(out / "runs.sqlite")) as state:

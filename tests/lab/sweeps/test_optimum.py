@@ -16,21 +16,12 @@ OUTCOMES = ("trained", "chance", "diverged", "failed")
 
 
 def run_rows(label: str, rate: float, values: list[float], outcome: str = "trained") -> list[dict[str, Any]]:
-    return [
-        {
-            "scheme": label,
-            "rate": rate,
-            "seed": seed,
-            "outcome": outcome,
-            "test_accuracy": value,
-            "training_loss": value,
-        }
-        for seed, value in enumerate(values)
-    ]
+    shared = {"scheme": label, "rate": rate, "outcome": outcome}
+    return [{**shared, "seed": seed, "test_accuracy": value} for seed, value in enumerate(values)]
 
 
-def row_of(rows: list[dict[str, Any]], metric: str = "test_accuracy", best: int = 2) -> Any:
-    table = optima(pd.DataFrame(rows), axes=["scheme"], metric=metric, best=best)
+def row_of(rows: list[dict[str, Any]]) -> Any:
+    table = optima(pd.DataFrame(rows), axes=["scheme"], metric="test_accuracy", best=2)
     assert len(table) == 1
     return table.iloc[0]
 

@@ -17,35 +17,10 @@ SMALL = RateGrid.powers(-3, -1)
 
 
 def small_sweep(**changes: Any) -> Sweep:
-    usual: dict[str, Any] = {
-        "name": "small",
-        "base": {"data": "digits", "epochs": 2},
-        "axes": {
-            "scheme": axis_of("scheme", ["none", "fixup"]),
-            "depth": {
-                str(depth): {"model": f"normless:wide_resnet(depth={depth}, width=1)"} for depth in (10, 16, 22)
-            },
-        },
-        "rates": SMALL,
-        "replicates": 3,
-        "best": 2,
-    }
-    return Sweep(**{**usual, **changes})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rates": ()}, "rates should have at least 1 item"),
-        ({"rates": (0.2, 0.1)}, "increasing order"),
-        ({"rates": (0.0, 0.1)}, "rates.0 should be greater than 0"),
-        ({"rates": (0.1,), "factor": 1.0}, "factor should be greater than 1"),
-        ({"rates": (0.1,), "extensions": -1}, "extensions should be greater than or equal to 0"),
-    ],
-)
-def test_a_grid_that_is_none_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RateGrid(**settings)
+    depths = {str(depth): {"model": f"normless:wide_resnet(depth={depth}, width=1)"} for depth in (10, 16, 22)}
+    usual: dict[str, Any] = {"name": "small", "base": {"data": "digits", "epochs": 2}, "rates": SMALL, "best": 2}
+    usual["axes"] = {"scheme": axis_of("scheme", ["none", "fixup"]), "depth": depths}
+    return Sweep(**usual | {"replicates": 3} | changes)
 
 
 def test_every_point_is_a_run_of_its_own() -> None:
@@ -64,29 +39,6 @@ def test_a_label_with_its_own_rate_is_run_at_that_one_and_never_extended() -> No
     assert [point.rate for point in sweep.points() if point.labels["rate of"] == "low"] == [1e-4] * 3
     edges = {("low",): ["lowest"], ("grid",): ["lowest"]}
     assert extended(sweep, {("low",): [1e-4], ("grid",): SMALL.rates}, edges) == {("grid",): (1 / 16,)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"base": {"epoch": 3}}, "base sets 'epoch'.*Did you mean epochs"),
-        ({"base": {"rate": 3}}, "base sets rate"),
-        ({"axes": {"scheme": {"x": {"schema": "none"}}}}, r"axes\.scheme\.x sets 'schema'.*Did you mean scheme"),
-        ({"axes": {"outcome": {"x": {}}}}, "cannot be called outcome"),
-        ({"axes": {"a": {"x": {"seed": 1}}}}, r"axes\.a\.x sets seed"),
-        ({"axes": {"a": {}}}, "has no combination"),
-        ({"base": {"epochs": 0}}, "cannot be configured: .*epochs"),
-        ({"exclude": ({"width": "3"},)}, "exclude names the axis 'width'"),
-        ({"exclude": ({"scheme": "lsuv"},)}, "exclude names 'lsuv'"),
-        ({"exclude": ({},)}, "names no label"),
-        ({"replicates": 0}, "replicates should be greater than or equal to 1, got 0"),
-        ({"best": 4}, "best 4 of 3"),
-        ({"seed": -1}, "seed should be greater than or equal to 0, got -1"),
-    ],
-)
-def test_what_is_wrong_with_a_sweep_is_said_with_its_place(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(SweepError, match=message):
-        small_sweep(**changes)
 
 
 def test_a_sweep_is_what_its_file_says(tmp_path: Path) -> None:
@@ -108,15 +60,11 @@ exclude:
     path.write_text(text)
     sweep = Sweep.from_yaml(path)
     assert sweep.rates == RateGrid.powers(-2, 0)
+    assert RateGrid.powers(-1000, -999).rates == (2.0**-1000, 2.0**-999)
     assert (sweep.replicates, sweep.best, sweep.run) == (5, 4, "train")
     assert len(sweep.combinations) == 3 * 2 * 2 - 2
-    assert sweep.settings(("fixup", "null", "16")) == {
-        "data": "digits",
-        "epochs": 2,
-        "scheme": "fixup",
-        "flip": None,
-        "model": "normless:wide_resnet(depth=16, width=1)",
-    }
+    expected = {"scheme": "fixup", "flip": None, "model": "normless:wide_resnet(depth=16, width=1)"}
+    assert sweep.settings(("fixup", "null", "16")) == {"data": "digits", "epochs": 2, **expected}
     again = Sweep.from_dict(yaml.safe_load(yaml.safe_dump(sweep.to_dict(), sort_keys=False)))
     assert again.points() == sweep.points()
     assert again == sweep
@@ -161,17 +109,9 @@ def test_a_grid_grows_until_the_optimum_is_inside_or_extensions_are_used_up(
     sweep = small_sweep(axes={}, rates=RateGrid.powers(low, high, extensions=extensions), replicates=1, best=1)
     points = list(sweep.points())
     for _ in range(2 * extensions + 3):
-        runs = pd.DataFrame(
-            [
-                {
-                    "rate": point.rate,
-                    "seed": point.seed,
-                    "outcome": "trained",
-                    "test_accuracy": 1 / (1 + abs(math.log2(point.rate) - best)),
-                }
-                for point in points
-            ]
-        )
+        rates = [point.rate for point in points]
+        accuracies = [1 / (1 + abs(math.log2(rate) - best)) for rate in rates]
+        runs = pd.DataFrame({"rate": rates, "test_accuracy": accuracies}).assign(seed=0, outcome="trained")
         new = further_points(sweep, runs, ["test_accuracy"])
         if not new:
             break

@@ -17,14 +17,7 @@ from rich.console import Console
 
 from normless.cli import main
 from normless_lab.cli.sweep_text import status_table
-from normless_lab.sweeps import (
-    Laboratory,
-    Sweep,
-    axis_of,
-    prunable,
-    prune,
-    sweep_status,
-)
+from normless_lab.sweeps import Laboratory, Sweep, axis_of, prunable, prune, sweep_status
 from normless_lab.sweeps.worker import LOCK
 
 Capture = pytest.CaptureFixture[str]
@@ -33,15 +26,16 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
+    axes = {"scheme": ["none", "fixup"], "fate": {"well": {}, "badly": {"fate": "raises once", "good": 0.25}}}
     content = {
         "name": "tiny",
         "run": TinyConfig.KIND,
         "base": {"good": 1.0},
-        "axes": {"scheme": ["none", "fixup"], "fate": {"well": {}, "badly": {"fate": "raises once", "good": 0.25}}},
-        "rates": {"from": -3, "to": -1},
+        "axes": axes,
         "replicates": 2,
         "best": 2,
     }
+    content["rates"] = {"from": -3, "to": -1}
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from normless_lab.plots import lines
 from normless_lab.sweeps import RateGrid, RunRow, Sweep, SweepFigure, sweep_result, write_sweep_page
 from normless_lab.sweeps.result_tables import SweepResult
 
@@ -40,54 +42,56 @@ def written(result: SweepResult, folder: Path, **options: Any) -> tuple[list[str
     return [path.name for path in paths], html.unescape(paths[-1].read_text("utf-8"))
 
 
-def test_an_axis_of_numbers_is_drawn_across(tmp_path: Path) -> None:
-    accuracies = {
-        ("10", "none", 0.1): 0.8,
-        ("10", "none", 0.2): 0.7,
-        ("10", "fixup", 0.1): 0.5,
-        ("10", "fixup", 0.2): 0.6,
-        ("16", "none", 0.1): math.nan,
-        ("16", "none", 0.2): math.nan,
-        ("16", "fixup", 0.1): 0.9,
-        ("16", "fixup", 0.2): math.nan,
-    }
-    result = result_of(accuracies, {"depth": DEPTH, "scheme": SCHEMES})
-    names, page = written(result, tmp_path)
-    assert names == ["optimum.svg", "optimum.png", "index.html"]
-    assert "At depth 16, test accuracy: fixup 90.0 % (rate 0.1); none did not train." in page
-    for cell in ("80.0 %", "60.0 %", "0.2", "diverged", "–", "2 of 2", "0 of 2"):
-        assert f">{cell}</td>" in page
-    for text in ("two words", "data digits", "8: 5 trained, 3 diverged", "one run, at each rate", "torch "):
-        assert text in page
-    assert page.count("<img") == 1
-    assert "://" not in page
+DEPTHS = ("10", "16")
+BY_DEPTH = dict(
+    zip(product(DEPTHS, SCHEMES, (0.1, 0.2)), (0.8, 0.7, 0.5, 0.6, math.nan, math.nan, 0.9, math.nan), strict=True)
+)
+BY_SCHEME = {("none", 0.1): 0.5, ("none", 0.2): 0.6, ("fixup", 0.1): 0.8, ("fixup", 0.2): 0.7}
+CELLS = [f">{cell}</td>" for cell in ("80.0 %", "60.0 %", "0.2", "diverged", "–", "2 of 2", "0 of 2")]
 
 
-def test_without_numbers_the_rate_is_drawn_across(tmp_path: Path) -> None:
-    accuracies = {("none", 0.1): 0.5, ("none", 0.2): 0.6, ("fixup", 0.1): 0.8, ("fixup", 0.2): 0.7}
-    result = result_of(accuracies, {"scheme": SCHEMES})
-    first, _ = written(result, tmp_path / "first")
-    axes = result_figure(result)
-    names, page = written(result, tmp_path / "second", further=[SweepFigure("more", axes, "More of it.")])
-    assert first == ["rates.svg", "rates.png", "index.html"]
-    assert names == ["rates.svg", "rates.png", "more.svg", "more.png", "index.html"]
-    assert "Best, test accuracy: fixup 80.0 % (rate 0.1); none 60.0 % (rate 0.2)." in page
+# An axis of numbers is drawn across; without one the rate is.
+@pytest.mark.parametrize(
+    ("accuracies", "axes", "metric", "figure", "said"),
+    [
+        (
+            *(BY_DEPTH, {"depth": DEPTH, "scheme": SCHEMES}, "test_accuracy", "optimum"),
+            [
+                *("At depth 16, test accuracy: fixup 90.0 % (rate 0.1); none did not train.", "two words", *CELLS),
+                *("data digits", "8: 5 trained, 3 diverged", "one run, at each rate", "torch "),
+            ],
+        ),
+        (
+            *(BY_SCHEME, {"scheme": SCHEMES}, "test_accuracy", "rates"),
+            ["Best, test accuracy: fixup 80.0 % (rate 0.1); none 60.0 % (rate 0.2)."],
+        ),
+        (
+            *(BY_SCHEME, {"scheme": SCHEMES}, "test_loss", ""),
+            ["Best, test loss: fixup 0.2 (rate 0.1); none 0.4 (rate 0.2)."],
+        ),
+        ({(0.1,): 0.5}, {}, "test_accuracy", "rates", ["one run, at a rate that the sweep states"]),
+    ],
+    ids=["depth", "scheme", "loss", "point"],
+)
+def test_a_page_says_what_the_tables_say(
+    accuracies: dict[tuple[Any, ...], float],
+    axes: dict[str, Any],
+    metric: str,
+    figure: str,
+    said: list[str],
+    tmp_path: Path,
+) -> None:
+    result = result_of(accuracies, axes)
+    names, page = written(result, tmp_path / "page", metric=metric)
+    figures = [f"{figure}.svg", f"{figure}.png"] if figure else []
+    assert names == [*figures, "index.html"]
+    assert [part for part in said if part not in page] == []
+    assert (page.count("<img"), "://" in page) == (len(figures) // 2, False)
+    drawn = lines(result.runs, x="rate", y="test_accuracy")
+    further = [SweepFigure("more", drawn, "More of it.")]
+    names, page = written(result, tmp_path / "more", metric=metric, further=further)
+    assert names == [*figures, "more.svg", "more.png", "index.html"]
     assert "More of it." in page
-    names, page = written(result, tmp_path / "loss", metric="test_loss")
-    assert names == ["index.html"]
-    assert "Best, test loss: fixup 0.2 (rate 0.1); none 0.4 (rate 0.2)." in page
-
-
-def result_figure(result: SweepResult) -> Any:
-    from normless_lab.plots import lines
-
-    return lines(result.runs, x="rate", y="test_accuracy", by="scheme")
-
-
-def test_a_sweep_of_one_point_has_a_page(tmp_path: Path) -> None:
-    names, page = written(result_of({(0.1,): 0.5}, {}), tmp_path)
-    assert names == ["rates.svg", "rates.png", "index.html"]
-    assert "one run, at a rate that the sweep states" in page
 
 
 def test_a_page_needs_a_finished_run(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -63,34 +64,21 @@ def test_drivers_of_separate_folders_look_at_their_database_again(tmp_path: Path
     assert len(executor.carried_out) == 4, "those that were submitted before the other was done"
 
 
-def _begun(folder: Path) -> Any:
-    config = TinyConfig()
-    return begin_run(config.KIND, config.to_dict(), str(folder))
-
-
-def test_a_run_whose_folder_another_driver_removes_is_submitted_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    run = _begun(folder)
-    with FileLock(folder / LOCK):
-        run.turn()
-        shutil.rmtree(folder)
-    with pytest.raises(WorkerDiedError, match=r"another process carried out run .* and removed its folder"):
-        run.finish()
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
-def test_a_folder_that_is_removed_while_its_lock_is_taken(
-    error: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [None, FileNotFoundError, FileExistsError])
+def test_a_run_whose_folder_another_driver_removes_is_submitted_again(
+    error: type[OSError] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """mkdir raises FileExistsError if the folder exists first and is removed before it is looked at."""
-
-    def vanished(*_: object, **__: object) -> None:
-        raise error(17, "File exists")
-
-    run = _begun(tmp_path / "run")
-    monkeypatch.setattr(FileLock, "acquire", vanished)
-    with pytest.raises(WorkerDiedError, match="removed its folder"):
-        run.turn()
+    """Or removes while its lock is taken: mkdir raises FileExistsError if it is gone before it is looked at."""
+    folder, config = tmp_path / "run", TinyConfig()
+    run = begin_run(config.KIND, config.to_dict(), str(folder))
+    if error is None:
+        with FileLock(folder / LOCK):
+            run.turn()
+            shutil.rmtree(folder)
+    else:
+        monkeypatch.setattr(FileLock, "acquire", Mock(side_effect=error(17, "File exists")))
+    with pytest.raises(WorkerDiedError, match=r"removed its folder"):
+        (run.turn if error else run.finish)()
 
 
 def test_a_folder_in_use_is_not_put_away(tmp_path: Path) -> None:

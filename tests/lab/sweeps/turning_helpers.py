@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab_helpers import TinyConfig, TinyResult, tiny, tiny_result
+from lab_helpers import TinyConfig, TinyResult, tiny_result
 
 from normless_lab.sweeps import Kind
 from normless_lab.train.pauses import Pauses
@@ -43,4 +43,3 @@ def order(folder: Path) -> list[tuple[int, int]]:
 
 
 TURNING = Kind("lab_helpers:TinyConfig", "lab_helpers:tiny", "lab_helpers:TinyResult", f"{__name__}:{begin.__name__}")
-WHOLE = Kind("lab_helpers:TinyConfig", f"lab_helpers:{tiny.__name__}", "lab_helpers:TinyResult")

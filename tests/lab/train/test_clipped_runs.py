@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 import normless as nl
@@ -38,9 +37,3 @@ def test_a_clipped_run_moves_less(tmp_path: Path) -> None:
     clipped, free = trained_network(tmp_path / "clipped"), trained_network(tmp_path / "free")
     assert (clipped.blocks[0].conv2.multiplier.abs() < 1e-8).all()
     assert (free.blocks[0].conv2.multiplier.abs() > 1e-5).all()
-
-
-@pytest.mark.parametrize("clip", [0, -0.01])
-def test_a_configuration_clips_at_something_above_zero(clip: float) -> None:
-    with pytest.raises(ValueError, match=r"clip should be greater than 0, got "):
-        TrainConfig(clip=clip)

@@ -31,12 +31,7 @@ def fresh_compiler() -> Any:
 
 @pytest.mark.parametrize(
     ("scheme", "depth"),
-    [
-        ("fixup", 20),
-        pytest.param("fixup", 32, marks=pytest.mark.slow),
-        pytest.param("batch_norm", 20, marks=pytest.mark.slow),
-        ("batch_norm", 32),
-    ],
+    [("fixup", 20), pytest.param("fixup", 32, marks=pytest.mark.slow), ("batch_norm", 32)],
 )
 def test_blocks_of_one_structure_share_their_code(depth: int, scheme: str) -> None:
     torch.manual_seed(0)

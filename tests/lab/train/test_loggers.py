@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,19 @@ def config(tmp_path: Path) -> TrainConfig:
 
 
 class Recorder:
-    """A logger that keeps what it gets."""
+    """A logger that keeps what it gets; its first calls may fail."""
 
     version: Any = "one"
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
         self.metrics: list[tuple[int | None, dict[str, float]]] = []
         self.calls: list[tuple[Any, ...]] = []
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise OSError("no connection")
         self.metrics.append((step, metrics))
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
@@ -73,9 +76,19 @@ class Pictures(Recorder):
         self.calls.append(("table", key, dataframe))
 
 
+class Closed(Recorder):
+    def log_hyperparams(self, params: dict[str, Any]) -> None:
+        raise RuntimeError("not logged in.\nSee the manual.")
+
+
 def curve(folder: Path) -> dict[int, float]:
     steps = pd.read_parquet(folder / "steps.parquet")
     return dict(zip(steps["step"], steps["loss"], strict=True))
+
+
+def interrupted(config: TrainConfig, folder: Path, at: int, **how: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(config, folder, listeners=[Interrupt(at)], **how)
 
 
 def test_a_logger_gets_configuration_losses_rows_and_result(config: TrainConfig, tmp_path: Path) -> None:
@@ -96,8 +109,7 @@ def test_a_logger_gets_configuration_losses_rows_and_result(config: TrainConfig,
 @pytest.mark.parametrize("at", [2, 4])
 def test_a_resumed_run_logs_each_step_once(config: TrainConfig, tmp_path: Path, at: int) -> None:
     first, second = Recorder(), Recorder()
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "run", logger=first, listeners=[Interrupt(at)])
+    interrupted(config, tmp_path / "run", at, logger=first)
     assert first.calls[-1] == ("finalize", "aborted")
     train(config, tmp_path / "run", logger=second)
     assert ("hyperparams", config.to_dict()) not in second.calls
@@ -105,25 +117,28 @@ def test_a_resumed_run_logs_each_step_once(config: TrainConfig, tmp_path: Path, 
     assert first.losses() | second.losses() == curve(tmp_path / "run")
 
 
-def test_a_logger_that_is_new_gets_what_was_before(config: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "run", listeners=[Interrupt(STEPS + 1)])
+# TensorBoard is the logger of a run that names none.
+@pytest.mark.parametrize("named", [True, False])
+def test_a_resumed_run_shows_every_step_once_in_tensorboard(config: TrainConfig, tmp_path: Path, named: bool) -> None:
+    interrupted(config, tmp_path / "run", STEPS + 1)
     logger = Recorder()
-    train(config, tmp_path / "run", logger=[logger, "tensorboard"])
-    assert logger.losses() == curve(tmp_path / "run")
-    assert [step for step, metrics in logger.metrics if "epoch/rate" in metrics] == [STEPS, 2 * STEPS]
+    result = train(config, tmp_path / "run", **({"logger": [logger, "tensorboard"]} if named else {}))
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("step/loss")] == list(range(1, 2 * STEPS + 1))
+    shown = events.Scalars("epoch/test_accuracy")
+    assert [event.step for event in shown] == [STEPS, 2 * STEPS]
+    assert [event.value for event in shown] == pytest.approx([row.test_accuracy for row in result.epochs], rel=1e-6)
+    # A logger that is new gets what was before.
+    assert not named or logger.losses() == curve(tmp_path / "run")
 
 
 def test_a_checkpoint_within_an_epoch_leaves_no_hole(config: TrainConfig, tmp_path: Path) -> None:
-    first, second = Recorder(), Recorder()
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "run", logger=first, listeners=[Interrupt(3)], checkpoint_every="2")
+    interrupted(config, tmp_path / "run", 3, logger=Recorder(), checkpoint_every="2")
     # As if it was killed before it had sent anything.
     (tmp_path / "run" / "loggers.json").unlink()
-    train(config, tmp_path / "run", logger=second)
-    assert second.losses() == curve(tmp_path / "run")
+    logger = Recorder()
+    train(config, tmp_path / "run", logger=logger)
+    assert logger.losses() == curve(tmp_path / "run")
 
 
 def test_figures_of_what_was_measured(config: TrainConfig, tmp_path: Path) -> None:
@@ -151,59 +166,39 @@ def test_findings_of_a_watch(config: TrainConfig, tmp_path: Path) -> None:
     assert logger.losses().keys() == curve(tmp_path / "run").keys()
 
 
-class Broken(Recorder):
-    """Fails until it is repaired."""
-
-    failures = 2
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise OSError("no connection")
-        super().log_metrics(metrics, step)
-
-
 def test_a_logger_that_fails_does_not_end_the_run(config: TrainConfig, tmp_path: Path) -> None:
-    logger = Broken()
-    with pytest.warns(UserWarning, match="The logger Broken failed, and the run goes on: OSError: no") as said:
+    logger = Recorder(failures=2)
+    with pytest.warns(UserWarning, match="The logger Recorder failed, and the run goes on: OSError: no") as said:
         train(config, tmp_path / "run", logger=logger)
     assert len(said) == 1
     assert logger.losses() == curve(tmp_path / "run")
 
 
-def test_a_logger_that_cannot_begin_is_an_error(config: TrainConfig, tmp_path: Path) -> None:
-    class Closed(Recorder):
-        def log_hyperparams(self, params: dict[str, Any]) -> None:
-            raise RuntimeError("not logged in.\nSee the manual.")
-
-    with pytest.raises(NormlessError, match=r"The logger Closed cannot begin: not logged in; leave it out for now\."):
-        train(config, tmp_path / "run", logger=Closed())
-
-
-MISTAKES: list[tuple[Any, str]] = [
-    ("tensorbord", r"There is no logger 'tensorbord'\. Did you mean tensorboard\?"),
-    ("tensorboard(colour=1)", "The logger tensorboard takes no arguments; it does not take colour"),
-    (object(), r"or the name of one, tensorboard, wandb, .*; got an object of object without log_metrics"),
-    (Recorder, "got the class Recorder"),
-    (["tensorboard", 3], "got an object of int"),
-]
-
-
-@pytest.mark.parametrize(("logger", "sentence"), MISTAKES)
-def test_mistakes_leave_no_files(config: TrainConfig, tmp_path: Path, logger: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        train(config, tmp_path / "run", logger=logger)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
-def test_a_missing_package_is_named(
-    config: TrainConfig, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("logger", "error", "sentence"),
+    [
+        ("tensorbord", ValueError, r"There is no logger 'tensorbord'\. Did you mean tensorboard\?"),
+        ("tensorboard(colour=1)", ValueError, "The logger tensorboard takes no arguments; it does not take colour"),
+        (object(), ValueError, r"or the name of one, tensorboard, wandb, .*; got an object of object"),
+        (Recorder, ValueError, "got the class Recorder"),
+        (["tensorboard", 3], ValueError, "got an object of int"),
+        (Closed(), NormlessError, r"The logger Closed cannot begin: not logged in; leave it out for now\."),
+        *((name, ModuleNotFoundError, f"needs {name}, .*: pip install {name}") for name in list(LOGGERS)[1:]),
+    ],
+)
+def test_a_logger_that_cannot_begin_is_told_and_leaves_no_files(
+    config: TrainConfig,
+    tmp_path: Path,
+    logger: Any,
+    error: type[Exception],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match=f"The logger {name} needs {name}, .*: pip install {name}"):
-        train(config, tmp_path / "run", logger=name)
-    assert not (tmp_path / "run").exists()
+    if error is ModuleNotFoundError:
+        monkeypatch.setitem(sys.modules, logger, None)
+    with pytest.raises(error, match=sentence):
+        train(config, tmp_path / "run", logger=logger)
+    assert isinstance(logger, Closed) or not (tmp_path / "run").exists()
 
 
 def test_a_logger_of_a_file_from_the_command(
@@ -218,88 +213,62 @@ def test_a_logger_of_a_file_from_the_command(
     logger = f"{tmp_path}/mine.py:csv(folder='numbers')"
     assert main(["train", *words, "--out", str(tmp_path / "run"), "--logger", logger, "tensorboard", "--json"]) == 0
     table = pd.read_csv(tmp_path / "run" / "numbers" / "metrics.csv")
-    assert table["epoch/test_accuracy"].dropna().tolist() == pytest.approx(
-        [row["test_accuracy"] for row in json.loads(capsys.readouterr().out)["epochs"]]
-    )
+    accuracies = [row["test_accuracy"] for row in json.loads(capsys.readouterr().out)["epochs"]]
+    assert table["epoch/test_accuracy"].dropna().tolist() == pytest.approx(accuracies)
     assert (tmp_path / "run" / "tensorboard").is_dir()
 
 
-@pytest.fixture
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the files of a logger, and no connections."""
-    for name in ("DO_NOT_TRACK", "MLFLOW_DISABLE_TELEMETRY", "WANDB_SILENT"):
-        monkeypatch.setenv(name, "true")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    return tmp_path
-
-
-def interrupted_and_resumed(config: TrainConfig, folder: Path, logger: str) -> dict[int, float]:
-    with pytest.raises(KeyboardInterrupt):
-        train(config, folder, logger=logger, listeners=[Interrupt(STEPS + 1)])
-    train(config, folder, logger=logger)
-    return curve(folder)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_mlflow_has_the_curves_in_sqlite(config: TrainConfig, offline: Path) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    uri = f"sqlite:///{offline}/mlflow.db"
-    losses = interrupted_and_resumed(config, offline / "run", f"mlflow(tracking_uri={uri!r})")
-    client = mlflow.MlflowClient(tracking_uri=uri)
+def losses_in_mlflow(folder: Path, uri: str) -> dict[int, float]:
+    client = importlib.import_module("mlflow").MlflowClient(tracking_uri=uri)
     (run,) = client.search_runs([client.get_experiment_by_name("normless").experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.params["optimizer"] == "SGD"
+    assert (run.info.status, run.data.params["optimizer"]) == ("FINISHED", "SGD")
     history = client.get_metric_history(run.info.run_id, "step/loss")
-    assert {metric.step: metric.value for metric in history} == losses
     assert len(history) == 2 * STEPS
+    return {metric.step: metric.value for metric in history}
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_wandb_has_the_curves_offline(config: TrainConfig, offline: Path) -> None:
-    wandb = pytest.importorskip("wandb")
-    losses = interrupted_and_resumed(config, offline / "run", f"wandb(mode='offline', dir={str(offline)!r})")
-    wandb.teardown()  # It writes files behind.
-    logged: dict[int, float] = {}
-    for file in sorted((offline / "wandb").glob("offline-run-*/*.wandb")):
-        logged |= _offline_losses(file)
-    assert logged == pytest.approx(losses)
+def losses_in_trackio(folder: Path, project: str) -> dict[int, float]:
+    trackio = importlib.import_module("trackio")
+    (run,) = trackio.Api().runs(project)
+    logged = [row for row in trackio.SQLiteStorage.get_logs(project, run.name) if "step/loss" in row]
+    assert len(logged) == 2 * STEPS
+    return {row["step"]: row["step/loss"] for row in logged}
 
 
-def _offline_losses(file: Path) -> dict[int, float]:
-    """Read the losses by step in the file of an offline run."""
+def losses_in_wandb(folder: Path, place: str) -> dict[int, float]:
+    importlib.import_module("wandb").teardown()  # It writes files behind.
     found: dict[int, float] = {}
-    for data in _records(file.read_bytes()):
-        record = importlib.import_module("wandb.proto.wandb_internal_pb2").Record()
-        record.ParseFromString(data)
-        items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
-        if "step/loss" in items:
-            found[items["_step"]] = items["step/loss"]
+    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
+        store = importlib.import_module("wandb.sdk.internal.datastore").DataStore()
+        store.open_for_scan(str(file))
+        while data := store.scan_data():
+            record = importlib.import_module("wandb.proto.wandb_internal_pb2").Record()
+            record.ParseFromString(data)
+            names = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+            found |= {json.loads(names["_step"]): json.loads(names["step/loss"])} if "step/loss" in names else {}
     return found
 
 
-def _records(content: bytes) -> Iterator[bytes]:
-    """Read a log of LevelDB: after 7 bytes, blocks of 32 KiB with chunks of records; type 1 is whole, 4 the last."""
-    place, record = 7, b""
-    while place + 7 <= len(content):
-        size, kind = struct.unpack_from("<HB", content, place + 4)
-        if kind:
-            record += content[place + 7 : place + 7 + size]
-            place += 7 + size
-        if kind in (1, 4):
-            yield record
-            record = b""
-        if not kind or 32768 - place % 32768 < 7:
-            place += -place % 32768
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_trackio_has_the_curves_on_this_machine(config: TrainConfig, offline: Path) -> None:
-    trackio = pytest.importorskip("trackio")
-    losses = interrupted_and_resumed(config, offline / "run", "trackio(project='digits')")
-    (run,) = trackio.Api().runs("digits")
-    logged = [row for row in trackio.SQLiteStorage.get_logs("digits", run.name) if "step/loss" in row]
-    assert {row["step"]: row["step/loss"] for row in logged} == pytest.approx(losses)
-    assert len(logged) == 2 * STEPS
+@pytest.mark.parametrize(
+    ("text", "place", "read"),
+    [
+        ("mlflow(tracking_uri={!r})", "sqlite:///{}/mlflow.db", losses_in_mlflow),
+        ("wandb(mode='offline', dir={!r})", "{}", losses_in_wandb),
+        ("trackio(project={!r})", "digits", losses_in_trackio),
+    ],
+)
+def test_a_library_has_the_curves_on_this_machine(
+    text: str, place: str, read: Any, config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(text.partition("(")[0])
+    for name in ("DO_NOT_TRACK", "MLFLOW_DISABLE_TELEMETRY", "WANDB_SILENT"):
+        monkeypatch.setenv(name, "true")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    place = place.format(tmp_path)
+    interrupted(config, tmp_path / "run", STEPS + 1, logger=text.format(place))
+    train(config, tmp_path / "run", logger=text.format(place))
+    assert read(tmp_path, place) == pytest.approx(curve(tmp_path / "run"))
 
 
 def test_names_are_those_of_the_documentation() -> None:

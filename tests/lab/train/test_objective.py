@@ -20,11 +20,6 @@ from normless_lab.train.objective import accumulate_gradients, count_correct, l2
 FABRIC = Fabric(accelerator="cpu", devices=1)
 
 
-def double_network(scheme: str) -> nn.Module:
-    torch.manual_seed(0)
-    return convert(wide_resnet(depth=10, width=1, in_channels=1), scheme).double()
-
-
 def batch_of(size: int, *, soft: bool = False) -> Batch:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(size, 1, 8, 8, generator=generator, dtype=torch.float64)
@@ -34,11 +29,8 @@ def batch_of(size: int, *, soft: bool = False) -> Batch:
 
 
 def gradients(network: nn.Module, batch: Batch, micro: int | None) -> tuple[list[Tensor], float, int]:
-    network.zero_grad()
-    wrapped = FABRIC.setup(network)
-    config = TrainConfig(batch_size=12, micro_batch_size=micro, label_smoothing=0.1)
-    task = ImageTask(config)
-    loss, accuracy = accumulate_gradients(FABRIC, wrapped, task, batch)
+    task = ImageTask(TrainConfig(batch_size=12, micro_batch_size=micro, label_smoothing=0.1))
+    loss, accuracy = accumulate_gradients(FABRIC, FABRIC.setup(network), task, batch)
     grads = [p.grad.clone() for p in network.parameters() if p.grad is not None]
     return grads, float(loss), round(float(accuracy) * len(batch.inputs))
 
@@ -47,7 +39,8 @@ def gradients(network: nn.Module, batch: Batch, micro: int | None) -> tuple[list
 @pytest.mark.parametrize("micro", [1, 5, 11])
 @pytest.mark.parametrize("soft", [False, True])
 def test_micro_batches_give_the_gradient_of_the_batch(scheme: str, micro: int, soft: bool) -> None:
-    network, batch = double_network(scheme), batch_of(12, soft=soft)
+    network = convert(wide_resnet(depth=10, width=1, in_channels=1), scheme).double()
+    batch = batch_of(12, soft=soft)
     logits = network(batch.inputs)
     whole = F.cross_entropy(logits, batch.targets, label_smoothing=0.1)
     expected = torch.autograd.grad(whole, list(network.parameters()))

@@ -38,6 +38,7 @@ def _rebind(network: Network) -> None:
     network.seen = network.seen + 1
 
 
+# What a pass changes that a replay of its graph would not; of the others, a graph repeats them as they are.
 CHANGES: dict[str, tuple[Callable[[Network], object], str]] = {
     "a counter": (_count, "calls"),
     "a list": (lambda network: network.history.append(1.0), "history"),
@@ -45,12 +46,9 @@ CHANGES: dict[str, tuple[Callable[[Network], object], str]] = {
     "Python's random numbers": (lambda _: random.random(), "Python's random numbers"),
     "NumPy's random numbers": (lambda _: np.random.rand(), "NumPy's random numbers"),  # noqa: NPY002
     "torch's random numbers on the CPU": (lambda _: torch.rand(()), "torch's random numbers"),
-}
-# What a graph repeats as it is.
-SAME: dict[str, Callable[[Network], object]] = {
-    "nothing": lambda _: None,
-    "a buffer in place": lambda network: network.seen.add_(1),
-    "weights in place": lambda network: network.layer.weight.data.mul_(0.5),
+    "nothing": (lambda _: None, ""),
+    "a buffer in place": (lambda network: network.seen.add_(1), ""),
+    "weights in place": (lambda network: network.layer.weight.data.mul_(0.5), ""),
 }
 
 
@@ -65,16 +63,8 @@ def test_what_a_replay_would_not_change_is_named(what: str) -> None:
     before = python_state(network)
     network(torch.ones(1, 3))
     found = first_difference(before, python_state(network))
-    assert found is not None
-    assert name in found
-
-
-@pytest.mark.parametrize("what", SAME)
-def test_what_a_replay_repeats_is_no_difference(what: str) -> None:
-    network = Network(SAME[what])
-    before = python_state(network)
-    network(torch.ones(1, 3))
-    assert first_difference(before, python_state(network)) is None
+    assert name in (found or "")
+    assert (found is None) == (name == "")
 
 
 def test_a_step_that_changes_python_state_runs_as_it_is_and_says_why() -> None:

@@ -6,26 +6,19 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 import yaml
-from torch import nn
 
 import normless as nl
 from normless.probes import RideAlong, every
 from normless_lab.data import load_data
-from normless_lab.train import (
-    EpochRow,
-    RunDirectoryError,
-    RunListener,
-    RunResult,
-    TrainConfig,
-    train,
-    trained_network,
-)
+from normless_lab.train import EpochRow, RunListener, RunResult, TrainConfig, train, trained_network
 from normless_lab.train.run_files import load_weights
 from normless_lab.train.run_listener import RunStart
 
@@ -33,6 +26,7 @@ CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"
 )
 SHORT = replace(CONFIG, batch_size=512, epochs=1)
+NO_CARD = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
 class Note(RunListener):
@@ -65,19 +59,13 @@ def test_recomputed_activations_give_the_same_run(
     plain = replace(SHORT, model="normless:wide_resnet(depth=22, width=1)", scheme=scheme, crop=1, cutout=3)
     expected = train(plain, tmp_path / "plain")
     monkeypatch.setattr("normless_lab.train.memory.free_memory", lambda device: 1e6)
-    made: list[nn.Module] = []
-    monkeypatch.setattr(
-        "normless_lab.train.memory.recompute_blocks",
-        lambda network, **how: made.append(network) or nl.recompute_blocks(network, **how),
-    )
+    recompute = Mock(wraps=nl.recompute_blocks)
+    monkeypatch.setattr("normless_lab.train.memory.recompute_blocks", recompute)
     for how in ("always", "auto"):
         result = train(replace(plain, recompute=how), tmp_path / how)
-        assert result.config_hash == expected.config_hash
-        assert result.test_accuracy == expected.test_accuracy
+        assert (result.config_hash, result.test_accuracy) == (expected.config_hash, expected.test_accuracy)
         assert [row.training_loss for row in result.epochs] == [row.training_loss for row in expected.epochs]
-    assert len(made) == 2
-    with pytest.raises(ValueError, match="Probes would measure passes that are computed twice"):
-        train(replace(plain, recompute="auto"), tmp_path / "probed", ride_along=RideAlong(("signal",), every(1)))
+    assert recompute.call_count == 2
 
 
 def test_a_run_that_trains(tmp_path: Path) -> None:
@@ -162,12 +150,16 @@ def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
     assert kinds == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
 
 
-def test_the_seed_decides_the_run(tmp_path: Path) -> None:
-    rows = [
-        train(replace(SHORT, seed=seed, dropout=0.5), tmp_path / name).epochs[0].training_loss
+def test_the_seed_decides_the_run_and_the_callers_state_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    losses = [
+        train(replace(SHORT, seed=seed, dropout=0.5, precision="64-true"), tmp_path / name).epochs[0].training_loss
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
-    assert rows[0] == rows[1] != rows[2]
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_lsuv_gets_a_batch_and_ghosts_their_size(tmp_path: Path) -> None:
@@ -178,47 +170,37 @@ def test_lsuv_gets_a_batch_and_ghosts_their_size(tmp_path: Path) -> None:
     assert ghosts.epochs[0].training_loss != plain.epochs[0].training_loss
 
 
-def test_another_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    result = train(SHORT, tmp_path)
-    with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.1 there and 0\.5 here, seed is 0"):
-        train(replace(SHORT, rate=0.5, seed=3), tmp_path)
-    assert train(SHORT, tmp_path) == result
-    assert train(replace(SHORT, data_root=str(tmp_path)), tmp_path) == result  # the place does not matter
-    again = train(replace(SHORT, rate=0.5), tmp_path, resume=False)
-    assert again.config_hash != result.config_hash
-
-
-def test_starting_over_removes_the_files_of_the_run_alone(tmp_path: Path) -> None:
-    train(SHORT, tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "checkpoint.pt.part").write_text("half")
-    train(SHORT, tmp_path, resume=False)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert not (tmp_path / "checkpoint.pt.part").exists()
-    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
-
-
-MISTAKES = [
+MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"model": "normless:vgg"}, "normless has no network 'vgg'"),
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
     ({"data": "mnist"}, "mnist"),
     ({"scheme": "zeroinit", "dropout": 0.5}, "has a dropout of its own, so dropout=0.5 would be a second"),
     ({"devices": 2}, "Expected 2 processes for devices=2, but 1 runs this. Start it with: torchrun"),
+    ({"sync_batch_norm": True, "devices": 2}, "Expected CUDA devices for sync_batch_norm=True with devices=2"),
+    pytest.param({"device": "cuda"}, "needs a CUDA device, and torch finds none", marks=NO_CARD),
 ]
 
 
 @pytest.mark.parametrize(("change", "sentence"), MISTAKES)
-def test_mistakes_leave_no_files(tmp_path: Path, change: dict[str, object], sentence: str) -> None:
-    directory = tmp_path / "run"
+def test_mistakes_leave_no_files(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        train(TrainConfig.from_dict(SHORT.to_dict() | change), directory)
-    assert not directory.exists()
+        train(TrainConfig.from_dict(SHORT.to_dict() | change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_device_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs a CUDA device, and torch finds none"):
-        train(replace(SHORT, device="cuda"), tmp_path)
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"micro_batch_size": 32}, "Probes measure whole batches, but micro_batch_size=32"),
+        ({"compile": True}, "leave compile out for a run that is measured"),
+        ({"recompute": "always"}, "Probes would measure passes that are computed twice"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    ride = RideAlong(("signal",), every(1))
+    with pytest.raises(ValueError, match=sentence):
+        train(TrainConfig.from_dict(SHORT.to_dict() | change), tmp_path / "run", ride_along=ride)
+    assert not (tmp_path / "run").exists()
 
 
 def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,29 +215,3 @@ def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, mon
     assert together.diverged_step == at_once.diverged_step
     tables = [pd.read_parquet(tmp_path / name / "steps.parquet") for name in ("at-once", "together")]
     pd.testing.assert_frame_equal(*tables)
-
-
-def test_the_callers_state_is_left_alone(tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    train(replace(SHORT, precision="64-true", dropout=0.5), tmp_path)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_default_dtype() == torch.float32
-
-
-def test_unusable_directories_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(RunDirectoryError, match="is a file; name another"):
-        train(SHORT, file)
-    (tmp_path / "checkpoint.pt").write_text("")
-    with pytest.raises(RunDirectoryError, match=r"holds checkpoint\.pt but no config\.yaml"):
-        train(SHORT, tmp_path)
-    (tmp_path / "config.yaml").write_text("rate: [")
-    with pytest.raises(RunDirectoryError, match=r"config\.yaml is not the configuration of a run"):
-        train(SHORT, tmp_path)
-    (tmp_path / "config.yaml").write_text("- 1")
-    with pytest.raises(RunDirectoryError, match=r"config\.yaml is not the configuration of a run"):
-        train(SHORT, tmp_path)
-    with pytest.raises(RunDirectoryError, match="holds no run"):
-        trained_network(tmp_path / "nowhere")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from gallery import ROWS
 from run_helpers import CONFIG, without_seconds
-from torch import Tensor, nn
+from torch import Tensor
 
 import normless as nl
 from normless._internal.exclusive import exclusive
@@ -27,6 +28,10 @@ CONFIGS = (
 BOTH = pytest.mark.parametrize("configs", [CONFIGS[:2], pytest.param(CONFIGS, marks=pytest.mark.slow)])
 
 
+# Residual blocks that must be traced.
+NETWORK = ROWS["layer norm"]
+
+
 def end_of(config: TrainConfig, folder: Path) -> tuple[Any, dict[str, Tensor]]:
     result = without_seconds(train(config, folder))
     return result, trained_network(folder).state_dict()
@@ -38,19 +43,10 @@ def assert_same(one: tuple[Any, dict[str, Tensor]], other: tuple[Any, dict[str, 
     assert all(torch.equal(value, other[1][name]) for name, value in one[1].items())
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.second = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(torch.relu(self.norm(self.first(x))))  # type: ignore[no-any-return]
-
-
 @BOTH
 def test_trainings_and_conversions_at_once(configs: tuple[TrainConfig, ...], tmp_path: Path) -> None:
     alone = [end_of(config, tmp_path / f"alone {number}") for number, config in enumerate(configs)]
-    network, x, ended = nn.Sequential(Block(), Block()), torch.randn(4, 6), threading.Event()
+    network, x, ended = NETWORK.network(), NETWORK.example()[0][0], threading.Event()
     state, turns = torch.get_rng_state(), 0
     expected = nl.convert(network, "skipinit", x).state_dict()
 
@@ -95,7 +91,7 @@ def test_trainings_begin_and_end_in_turn(tmp_path: Path) -> None:
 
 
 def test_a_callback_may_call_the_library(tmp_path: Path) -> None:
-    network, x = nn.Sequential(Block(), Block()), torch.randn(4, 6)
+    network, x = NETWORK.network(), NETWORK.example()[0][0]
     plain = end_of(CONFIG, tmp_path / "plain")
     depths: list[int] = []
 
@@ -104,7 +100,7 @@ def test_a_callback_may_call_the_library(tmp_path: Path) -> None:
         train(replace(CONFIG, epochs=1, precision="64-true"), tmp_path / f"inner {row.epoch}")
 
     result = without_seconds(train(CONFIG, tmp_path / "outer", on_epoch=measure))
-    assert depths == [2, 2]
+    assert depths == [nl.residual_map(network, x).depth] * 2
     assert_same(plain, (result, trained_network(tmp_path / "outer").state_dict()))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_helpers import two_processes
+from run_helpers import assert_two_processes_are_one, two_processes
 
 from normless_lab.train import TrainConfig, train
 from normless_lab.train.run_files import load_weights
 
+pytestmark = pytest.mark.slow
 CONFIG = TrainConfig(
     model="normless:resnet_cifar(depth=8)",
     scheme="none",
@@ -27,23 +27,22 @@ CONFIG = TrainConfig(
 )
 # Schemes without norms, or with one that does not mix examples.
 NORM_FREE = (
-    "none",
-    "xavier",
-    "sqrt2",
-    "lsuv",
-    "skipinit",
-    "skipinit(alpha=1/sqrt(L))",
-    "zeroinit(dropout=0)",
-    "fixup",
-    "rezero",
-    "nf_resnet",
-    "weight_standardization",
-    "remove_branches",
-    "group_norm",
+    *("none", "xavier", "sqrt2", "lsuv", "skipinit", "skipinit(alpha=1/sqrt(L))", "zeroinit(dropout=0)", "fixup"),
+    *("rezero", "nf_resnet", "weight_standardization", "remove_branches", "group_norm"),
 )
 # Ghost batches of 12 are the same 12 examples in a share of 24; of 10, they are of 8 in a share and of 9 or 10 in 48.
 SAME_GHOSTS = "ghost_batch_norm(size=12)"
 PER_BATCH = ("batch_norm", "ghost_batch_norm(size=10)")
+SHARED = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)",
+    scheme="skipinit(alpha=1)",
+    batch_size=300,
+    micro_batch_size=100,
+    epochs=1,
+    mixup=0.3,
+    precision="64-true",
+    device="cpu",
+)
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
@@ -95,19 +94,13 @@ def is_running(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
-@pytest.mark.slow
-def test_two_ranks_are_one_without_norms_that_mix_examples(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_ranks_are_one_without_norms_that_mix_examples(tmp_path: Path) -> None:
     schemes = (*NORM_FREE, SAME_GHOSTS, *PER_BATCH)
     # The first begins in one process.
     train_first_epoch(replace(CONFIG, scheme=schemes[0]), tmp_path / "two" / "0")
     done = two_ranks(tmp_path, schemes)
     assert done.returncode == 0, done.stderr
     largest = differences(tmp_path, schemes)
-    if os.environ.get("NORMLESS_TABLES"):
-        with capsys.disabled():
-            print("", *(f"{scheme:28} {value:.1e}" for scheme, value in largest.items()), sep="\n")  # noqa: T201
     assert all(largest[scheme] <= 1e-10 for scheme in (*NORM_FREE, SAME_GHOSTS)), largest
     # Each process has the statistics of its own half.
     assert all(1e-5 < largest[scheme] < 1 for scheme in PER_BATCH), largest
@@ -121,31 +114,23 @@ def train_first_epoch(config: TrainConfig, folder: Path) -> None:
         train(config, folder, on_epoch=interrupt)
 
 
-@pytest.mark.slow
-def test_a_lost_rank_ends_the_job_and_the_next_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "lost").touch()
-    done = two_ranks(tmp_path, ("fixup",))
-    assert not (tmp_path / "two" / "lost").exists()
-    assert done.returncode != 0
-    assert "Signal 9 (SIGKILL)" in done.stderr
-    assert not (tmp_path / "two" / "0" / "result.json").exists()
-    done = two_ranks(tmp_path, ("fixup",))
-    assert done.returncode == 0, done.stderr
-    assert differences(tmp_path, ("fixup",))["fixup"] <= 1e-10
-
-
-@pytest.mark.slow
-def test_torchrun_starts_lost_ranks_again_and_they_go_on_from_the_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "lost").touch()
-    done = two_ranks(tmp_path, ("fixup",), restarts=1)
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_lost_ranks_go_on_from_the_checkpoint(tmp_path: Path, restarts: int) -> None:
+    """The job ends and the next goes on, or torchrun starts the ranks again."""
+    lost = tmp_path / "two" / "lost"
+    lost.parent.mkdir()
+    lost.touch()
+    done = two_ranks(tmp_path, ("fixup",), restarts=restarts)
+    assert not lost.exists()
     assert "Signal 9 (SIGKILL)" in done.stderr or "exitcode: -9" in done.stderr
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode == 0) == bool(restarts), done.stderr
+    assert (tmp_path / "two" / "0" / "result.json").exists() == bool(restarts)
+    if not restarts:
+        done = two_ranks(tmp_path, ("fixup",))
+        assert done.returncode == 0, done.stderr
     assert differences(tmp_path, ("fixup",))["fixup"] <= 1e-10
 
 
-@pytest.mark.slow
 def test_sharded_ranks_are_one_and_go_on_from_its_checkpoint_and_it_from_theirs(tmp_path: Path) -> None:
     # The last micro-batch of a process is smaller, and clipping is that of rows of whole weights.
     config = replace(CONFIG, micro_batch_size=10, clip=0.01)
@@ -174,3 +159,17 @@ def test_sharded_ranks_are_one_and_go_on_from_its_checkpoint_and_it_from_theirs(
     one = train(replace(config, scheme="fixup"), other / "two" / "0")
     assert len(one.epochs) == 2
     assert differences(other, ("fixup",), config)["fixup"] <= 1e-10
+
+
+def test_two_processes_that_share_micro_batches_are_one(tmp_path: Path) -> None:
+    assert_two_processes_are_one(SHARED, tmp_path)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_compiled_is_not_another_network(tmp_path: Path) -> None:
+    config = replace(SHARED, precision="32-true", micro_batch_size=None)
+    compiled = train(replace(config, compile=True), tmp_path / "compiled")
+    plain = train(config, tmp_path / "plain")
+    assert compiled.epochs[0].training_loss == pytest.approx(plain.epochs[0].training_loss, rel=1e-4)
+    states = [load_weights(tmp_path / name / "checkpoint.pt") for name in ("compiled", "plain")]
+    torch.testing.assert_close(*states, rtol=1e-3, atol=1e-4)

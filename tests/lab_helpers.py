@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
@@ -63,7 +64,7 @@ def tiny(config: TinyConfig, directory: Path) -> TinyResult:
             raise ArithmeticError(f"no such number as {config.seed}")
         if config.fate in ENDS:
             raise ENDS[config.fate](config.seed)
-        time.sleep(config.pause)
+        threading.Event().wait(config.pause)
         with record.open("a") as file:
             file.write(f"{epoch} {os.getpid()}\n")
         if config.fate == "dies again" or (config.fate == "dies" and epoch == 1 and not done):
@@ -75,7 +76,7 @@ def where(pause: float = 0.0) -> tuple[int, int]:
     """The process and the threads of a task."""
     import torch
 
-    time.sleep(pause)
+    threading.Event().wait(pause)
     return os.getpid(), torch.get_num_threads()
 
 
@@ -87,10 +88,10 @@ def fail() -> None:
     raise ArithmeticError("no such number")
 
 
-def sleep(record: str) -> None:
+def stay(record: str) -> None:
     """Write the process to a file, and do not end."""
     Path(record).write_text(str(os.getpid()))
-    time.sleep(600)
+    threading.Event().wait(600)
 
 
 def within(seconds: float, condition: Callable[[], object]) -> bool:
@@ -99,7 +100,7 @@ def within(seconds: float, condition: Callable[[], object]) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        threading.Event().wait(0.02)
     return True
 
 
@@ -152,7 +153,7 @@ class Here:
 
     def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
         future: Future[Any] = Future()
-        seed = args[1]["seed"]
+        seed = args[1]["seed"] if self.deaths else -1
         if self.deaths.get(seed, 0) > 0:
             self.deaths[seed] -= 1
             future.set_exception(WorkerDiedError("its process died with exit code -9."))

@@ -1,0 +1,329 @@
+"""Networks, runs, sweeps and reports are killed at every file operation, find the disk full, or their files damaged.
+
+Whatever happened, the same call goes on from what is left and ends as one that nothing disturbed: nothing is lost,
+doubled or silently changed, and nothing ends in a traceback. `make faults` tries all faults; `NORMLESS_FAULTS=200` is
+every 200th of them. The tests need a process in which nothing was trained, since forks have no threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from kills import DONE, RAISED, TOLD, Operation, in_child, kill_at, watch_operations
+from lab_helpers import Here, tiny_sweep
+from run_helpers import CONFIG, Interrupt, without_seconds
+
+import normless as nl
+from normless.models.spec import build_model
+from normless_lab.sweeps import Laboratory
+from normless_lab.sweeps.store import sqlite_url
+from normless_lab.train import TrainConfig, train, trained_network
+from normless_papers.pages.site import write_pages_of
+from normless_papers.results.reproduce import reproduce
+
+EVERY = int(os.environ.get("NORMLESS_FAULTS", "1"))
+TRIALS = max(1, 200 // EVERY)
+OTHER = replace(CONFIG, scheme="skipinit")
+SPEC = "normless:dense(depth=2, width=8, in_features=4)"
+ARTEFACT = "understanding-bn/figure-9"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is carried out in a folder, the facts that it leaves, and how it is left when it is interrupted."""
+
+    carry_out: Callable[[Path], None]
+    facts: Callable[[Path], list[Any]]
+    interrupted: Callable[[Path], None]
+
+
+def run(folder: Path) -> None:
+    torch.manual_seed(int.from_bytes(os.urandom(4), "big"))
+    train(CONFIG, folder)
+
+
+def facts_of_run(folder: Path, config: TrainConfig = CONFIG) -> list[Any]:
+    result = without_seconds(train(config, folder))
+    weights = [value.double().sum().item() for value in trained_network(folder).state_dict().values()]
+    return [result, weights, pd.read_parquet(folder / "steps.parquet")["loss"].tolist()]
+
+
+def sweep(folder: Path, url: Any = None) -> None:
+    """As ``normless sweep retry``: failed runs, as of a full disk, are carried out again."""
+    with Laboratory(folder, url=url, executor=Here) as lab:
+        rows = lab.state.read(lab.state.hashes())
+        lab.state.remove([name for name, row in rows.items() if row.outcome == "failed"])
+        lab.run(tiny_sweep())
+
+
+def facts_of_sweep(folder: Path, url: Any = None) -> list[Any]:
+    with Laboratory(folder, url=url, executor=Here) as lab:
+        rows = lab.state.read(lab.state.hashes())
+    return sorted((name, row.outcome, (row.result or {}).get("test_accuracy")) for name, row in rows.items())
+
+
+def half_a_sweep(folder: Path, url: Any = None) -> None:
+    """Half of its runs are finished, in a log that was not folded into the table's file."""
+    with Laboratory(folder, url=url, executor=Here) as lab:
+        lab.run(tiny_sweep(replicates=1, best=1))
+        os._exit(DONE)
+
+
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[list[int]]:
+    """Carry out something else in a process of its own; its end is known afterwards."""
+    ends: list[int] = []
+    other = os.fork()
+    if other == 0:
+        os._exit(in_child(work))
+    try:
+        yield ends
+    finally:
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+
+
+def database(folder: Path) -> Any:
+    return sqlite_url(folder / "runs.sqlite")
+
+
+def drivers(folder: Path) -> None:
+    """Two drivers of one sweep, each in a folder of its own, on one database."""
+    with beside(lambda: sweep(folder / "other", database(folder))) as ends:
+        sweep(folder / "own", database(folder))
+    if ends == [TOLD]:
+        raise OSError("the other driver told of a fault")
+    assert ends == [DONE]
+
+
+def report(folder: Path) -> None:
+    """As ``normless reproduce`` of a formula's artefact, and ``normless report``."""
+    reproduce(ARTEFACT, out=folder)
+    write_pages_of(folder)
+
+
+def facts_of_report(folder: Path) -> list[Any]:
+    """The numbers and the checks of the artefact, its figure, and the pages but for their dates."""
+    one = reproduce(ARTEFACT, out=folder)
+    pages = [path.read_text(encoding="utf-8") for path in write_pages_of(folder)]
+    figures = [file.stat().st_size for file in sorted(folder.rglob("figure.*"))]
+    checks = [(check.claim, check.verdict, dict(check.numbers)) for check in one.checks]
+    drawn = [(page.count("<svg"), page.rstrip().endswith("</html>")) for page in pages]
+    return [one.measured.to_csv(), checks, figures, drawn]
+
+
+def restart(folder: Path) -> None:
+    """Train, start over by other settings, and go on with that after an interruption."""
+    directory, file = folder / "run", folder / "run" / "config.yaml"
+
+    def scheme() -> str:
+        text = file.read_bytes() if file.exists() else b""
+        return "" if not text else OTHER.scheme if b"skipinit" in text else CONFIG.scheme
+
+    moved = any((directory / name).exists() for name in ("former", "former.part"))
+    if scheme() == CONFIG.scheme or not (scheme() or moved):
+        train(CONFIG, directory)
+    train(OTHER, directory, resume=scheme() == OTHER.scheme)
+
+
+def facts_of_restart(folder: Path) -> list[Any]:
+    return [without_seconds(train(OTHER, folder / "run")), without_seconds(train(CONFIG, folder / "run" / "former"))]
+
+
+def threads(folder: Path) -> None:
+    """Two runs at once, in threads of one process."""
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(train, config, folder / config.scheme) for config in (CONFIG, OTHER)]
+    for end in ends:
+        end.result()
+
+
+def half_of_threads(folder: Path) -> None:
+    train(CONFIG, folder / CONFIG.scheme)
+    train(OTHER, folder / OTHER.scheme, listeners=[Interrupt(2)], checkpoint_every="1")
+
+
+def converted(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return nl.convert(build_model(SPEC), "skipinit", torch.ones(2, 4))
+
+
+def weights_of(network: torch.nn.Module) -> list[float]:
+    return [value.double().sum().item() for value in network.state_dict().values()]
+
+
+def network(folder: Path) -> None:
+    """Save a network over another, which is there until then."""
+    former, new = converted(0), converted(1)
+    if (folder / "saved").exists():
+        # Not a sentence but a lost network.
+        assert weights_of(nl.load(folder / "net")) in map(weights_of, (former, new))
+    else:
+        nl.save(former, folder / "net", SPEC)
+        (folder / "saved").touch()
+    nl.save(new, folder / "net", SPEC)
+
+
+WORKS = {
+    "network": Work(
+        network,
+        lambda folder: weights_of(nl.load(folder / "net")),
+        lambda folder: nl.save(converted(0), folder / "net", SPEC),
+    ),
+    "run": Work(
+        run, facts_of_run, lambda folder: train(CONFIG, folder, listeners=[Interrupt(4)], checkpoint_every="1")
+    ),
+    "sweep": Work(sweep, facts_of_sweep, half_a_sweep),
+    "report": Work(report, facts_of_report, lambda folder: reproduce(ARTEFACT, out=folder)),
+    "restart": Work(restart, facts_of_restart, lambda folder: train(CONFIG, folder / "run")),
+    "drivers": Work(
+        drivers,
+        lambda folder: facts_of_sweep(folder / "own", database(folder)),
+        lambda folder: half_a_sweep(folder / "own", database(folder)),
+    ),
+    "threads": Work(
+        threads,
+        lambda folder: [fact for config in (CONFIG, OTHER) for fact in facts_of_run(folder / config.scheme, config)],
+        half_of_threads,
+    ),
+}
+
+
+class Trial:
+    """A work that was carried out once without a fault, which counts its file operations and its seconds."""
+
+    def __init__(self, work: Work, place: Path) -> None:
+        self.work, self.place = work, place
+        operations, whole = place / "operations", self.folder()
+
+        def counted() -> None:
+            watch_operations(whole, lambda count, _: os.truncate(operations, count))
+            work.carry_out(whole)
+
+        operations.touch()
+        start = time.monotonic()
+        assert in_child(counted) == DONE
+        self.seconds, self.operations = time.monotonic() - start, operations.stat().st_size
+        self.expected = self.facts_of(whole)
+
+    def folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.place))
+
+    def facts_of(self, folder: Path) -> Any:
+        """What is compared, or None where damage is told; read in a child, since threads are not forked."""
+        to = self.place / "facts"
+        end = in_child(lambda: to.write_bytes(pickle.dumps(self.work.facts(folder))))
+        assert end in (DONE, TOLD)
+        return pickle.loads(to.read_bytes()) if end == DONE else None
+
+    def assert_survived(self, folder: Path, *ends: int, fault: object = "", damaged: bool = False) -> None:
+        """Carry out what a fault left, and compare. Of what was damaged by others a sentence may tell instead."""
+        assert RAISED not in ends, f"{fault}: a traceback"
+        again = in_child(lambda: self.work.carry_out(folder))
+        facts = self.facts_of(folder) if again == DONE else None
+        if not (damaged and again in (DONE, TOLD) and facts is None):
+            assert (again, facts) == (DONE, self.expected), fault
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module", params=WORKS)
+def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    torch.set_num_threads(1)
+    return Trial(WORKS[request.param], tmp_path_factory.mktemp(request.param))
+
+
+def refuse(first: int, code: int, last: int | None = None) -> Operation:
+    """Refuse the operations from this number on that need space, or, read-only, all, with an error's code."""
+
+    def do(count: int, event: str) -> None:
+        writes = event in ("open", "os.mkdir", "os.rename", "os.fsync")
+        if first <= count <= (last or count) and (code == errno.EROFS or writes):
+            raise OSError(code, os.strerror(code))
+
+    return do
+
+
+# The fault at an operation, by its number, and in how many attempts it happens.
+FAULTS: dict[str, tuple[Callable[[int], Operation], int]] = {
+    "killed": (kill_at, 1),
+    "disk full from there on": (lambda number: refuse(number, errno.ENOSPC), 1),
+    "disk full once": (lambda number: refuse(number, errno.ENOSPC, number), 1),
+    "quota exceeded in four attempts": (lambda number: refuse(number, errno.EDQUOT, number), 4),
+    "read-only from there on": (lambda number: refuse(number, errno.EROFS), 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_each_file_operation(trial: Trial, fault: str) -> None:
+    make, times = FAULTS[fault]
+
+    def faulty(folder: Path, number: int) -> None:
+        watch_operations(folder, make(number))
+        trial.work.carry_out(folder)
+
+    for number in range(1 + EVERY // 2 % trial.operations, trial.operations + 1, EVERY):
+        folder = trial.folder()
+        ends = [in_child(partial(faulty, folder, number)) for _ in range(times)]
+        trial.assert_survived(folder, *ends, fault=f"{fault} at {number} of {trial.operations}")
+
+
+def test_kills_at_random_instants(trial: Trial) -> None:
+    chance = random.Random(0)
+    for _ in range(TRIALS):
+        folder = trial.folder()
+        work = partial(trial.work.carry_out, folder)
+        ends = [in_child(work, kill_after=chance.random() * trial.seconds) for _ in range(3)]
+        trial.assert_survived(folder, *ends)
+
+
+def test_a_clock_that_jumps_by_years(trial: Trial) -> None:
+    chance, now = random.Random(2), time.time
+
+    def carry_out(folder: Path) -> None:
+        time.time = lambda: now() + chance.uniform(-3e8, 3e8)
+        trial.work.carry_out(folder)
+
+    for _ in range(max(1, TRIALS // 20)):
+        folder = trial.folder()
+        trial.assert_survived(folder, in_child(partial(carry_out, folder)))
+
+
+def test_two_processes_in_one_folder(trial: Trial) -> None:
+    for _ in range(max(1, TRIALS // 20)):
+        folder = trial.folder()
+        with beside(partial(trial.work.carry_out, folder)) as ends:
+            ends.append(in_child(partial(trial.work.carry_out, folder)))
+        trial.assert_survived(folder, *ends)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_flipped_bits_and_truncated_files(trial: Trial, finished: bool) -> None:
+    chance, ready = random.Random(1), trial.folder()
+    assert in_child(partial(trial.work.carry_out if finished else trial.work.interrupted, ready)) in (DONE, RAISED)
+    found = sorted(path.relative_to(ready) for path in ready.rglob("*") if "tensorboard" not in path.parts)
+    files = [path for path in found if (ready / path).is_file() and (ready / path).stat().st_size]
+    kinds = ["truncated"] + ["bit"] * max(2, 100 // len(files))
+    for file, kind in [(file, kind) for file in files for kind in kinds][:: max(1, EVERY // 4)]:
+        folder = trial.folder()
+        shutil.copytree(ready, folder, dirs_exist_ok=True)
+        data = bytearray((folder / file).read_bytes())
+        place = chance.randrange(len(data))
+        if kind == "bit":
+            data[place] ^= 1 << chance.randrange(8)
+        (folder / file).write_bytes(data if kind == "bit" else data[:place])
+        trial.assert_survived(folder, fault=f"{file}, {kind} at {place}", damaged=True)

@@ -1,0 +1,232 @@
+"""However a run is interrupted or observed, it ends as one that was not, bit for bit on the CPU."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from run_helpers import CONFIG as SHORT
+from run_helpers import Interrupt, without_seconds
+
+from normless.probes import RideAlong, every
+from normless_lab.train import EpochRow, RunListener, TrainConfig, train
+from normless_lab.train import training_run as module
+from normless_lab.train.pauses import TerminatedError, TimeLimitError
+
+STEPS, EPOCHS = 5, 3
+# Dropout, mixup and the augmentation draw from generators; batch norm keeps running statistics.
+CONFIG = TrainConfig(
+    model=SHORT.model,
+    data="digits(train=320, test=100)",
+    batch_size=64,
+    epochs=EPOCHS,
+    dropout=0.3,
+    mixup=0.4,
+    flip=True,
+    cutout=2,
+    device="cpu",
+)
+# A small network with a matrix for Muon.
+PERCEPTRON = """
+from torch import nn
+class Perceptron(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, classes)
+        self.hidden = nn.Linear(16, 16)
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.last(x + self.hidden(x.relu()))
+def net(classes=10):
+    return Perceptron(classes)
+"""
+Way = Callable[[TrainConfig, Path, pytest.MonkeyPatch], object]
+
+
+class Steps(RunListener):
+    """Collects the steps; sends SIGTERM to this process at one of them."""
+
+    def __init__(self, terminated: int = 0) -> None:
+        self.terminated = terminated
+        self.seen: list[int] = []
+
+    def on_step(self, step: int, loss: float) -> None:
+        self.seen.append(step)
+        if step == self.terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class LastEpoch(RunListener):
+    def on_epoch(self, row: EpochRow) -> None:
+        if row.epoch == EPOCHS:
+            raise KeyboardInterrupt
+
+
+def stopped(error: type[BaseException], *listeners: RunListener, **how: Any) -> Way:
+    """Train until an error."""
+
+    def way(config: TrainConfig, folder: Path, _: pytest.MonkeyPatch) -> None:
+        with pytest.raises(error) as caught:
+            train(config, folder, listeners=listeners, **how)
+        assert error is KeyboardInterrupt or "it is saved" in str(caught.value)
+
+    return way
+
+
+def interrupted(step: int, **how: Any) -> Way:
+    return stopped(KeyboardInterrupt, Interrupt(step), **how)
+
+
+def killed(config: TrainConfig, folder: Path, _: pytest.MonkeyPatch) -> None:
+    program = f"""
+import os, signal, sys, torch
+from normless_lab.train import RunListener, TrainConfig, train
+class Kill(RunListener):
+    def on_step(self, step, loss):
+        if step == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+torch.set_num_threads({torch.get_num_threads()})
+train(TrainConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[Kill()])
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert torch.load(folder / "checkpoint.pt", weights_only=True)["epoch"] == 1
+    assert not (folder / "result.json").exists()
+
+
+def around_saving(before: bool) -> Way:
+    """The tables are written before the checkpoint: their extra rows are not counted twice."""
+
+    def way(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        save = module.save_checkpoint
+
+        def interrupting(*arguments: Any) -> None:
+            if not before or arguments[-1] != 2:
+                save(*arguments)
+            if arguments[-1] == 2:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "save_checkpoint", interrupting)
+            stopped(KeyboardInterrupt)(config, folder, monkeypatch)
+        assert len(pd.read_parquet(folder / "epochs.parquet")) == 2
+
+    return way
+
+
+def flipped(seed: int) -> Way:
+    """A flipped bit of the checkpoint costs an epoch."""
+
+    def way(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        interrupted(2 * STEPS + 1)(config, folder, monkeypatch)
+        data = bytearray((folder / "checkpoint.pt").read_bytes())
+        data[random.Random(seed).randrange(len(data))] ^= 4
+        (folder / "checkpoint.pt").write_bytes(data)
+
+    return way
+
+
+# With the steps that are left.
+WAYS: dict[str, tuple[Way, range]] = {
+    "in the first epoch": (interrupted(2), range(1, 16)),
+    "in the second epoch": (interrupted(8), range(6, 16)),
+    "in the last epoch": (interrupted(11), range(11, 16)),
+    "killed": (killed, range(6, 16)),
+    "before saving": (around_saving(before=True), range(6, 16)),
+    "after saving": (around_saving(before=False), range(11, 16)),
+    "before the result": (stopped(KeyboardInterrupt, LastEpoch()), range(0)),
+    "terminated": (stopped(TerminatedError, Steps(3)), range(4, 16)),
+    "terminated in the second epoch": (stopped(TerminatedError, Steps(7)), range(8, 16)),
+    "time limit": (stopped(TimeLimitError, time_limit="0.001s"), range(2, 16)),
+    "saved every 2 steps": (interrupted(4, checkpoint_every="2 steps"), range(3, 16)),
+    "saved every 3": (interrupted(10, checkpoint_every="3"), range(10, 16)),
+    "saved every 100 hours": (interrupted(4, checkpoint_every="100h"), range(1, 16)),
+    **{f"bit {seed} flipped": (flipped(seed), range(6, 16)) for seed in range(3)},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, without_seconds(train(CONFIG, folder))
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    """The same weights, state of the optimizer and curves."""
+    first, second = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (folder, other))
+    assert first["optimizer"]["state"]
+    assert first["optimizer"]["param_groups"] == second["optimizer"]["param_groups"]
+    torch.testing.assert_close(first["network"], second["network"], rtol=0, atol=0)
+    torch.testing.assert_close(first["optimizer"]["state"], second["optimizer"]["state"], rtol=0, atol=0)
+    for name in ("epochs", "steps"):
+        one, two = (pd.read_parquet(path / f"{name}.parquet") for path in (folder, other))
+        kept = [column for column in one.columns if column != "seconds"]
+        assert list(one.columns) == list(two.columns)
+        pd.testing.assert_frame_equal(one[kept], two[kept])
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_interrupted_and_resumed(
+    name: str, whole: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way, left = WAYS[name]
+    handler = signal.getsignal(signal.SIGTERM)
+    way(CONFIG, tmp_path, monkeypatch)
+    assert signal.getsignal(signal.SIGTERM) is handler
+    torch.manual_seed(1)  # What the caller's generator holds must not matter.
+    rest = Steps()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = train(CONFIG, tmp_path, listeners=[rest])
+    assert rest.seen == list(left)
+    assert without_seconds(result) == whole[1]
+    assert_same(tmp_path, whole[0])
+    told = "".join(str(one.message) for one in said)
+    assert ("checkpoint.pt was damaged" in told and "checkpoint.previous.pt" in told) == ("flipped" in name)
+
+
+@pytest.mark.parametrize("text", ["AdamW(lr=0.01)", "Lion(lr=0.001)", "Muon(lr=0.01)", "NAdam(lr=0.01)"])
+def test_other_optimizers_are_resumed(text: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(PERCEPTRON)
+    settings = {"model": f"{tmp_path}/net.py:net", "scheme": "none", "precision": "bf16-true", "optimizer": text}
+    config = TrainConfig.from_dict({"data": CONFIG.data, "epochs": 2, "batch_size": 64, "device": "cpu"} | settings)
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "parts", listeners=[Interrupt(7)])
+    assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+    states = torch.load(tmp_path / "whole" / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
+    assert any("exp_avg" in values for values in states.values())
+
+
+def test_a_run_that_is_measured_and_watched_is_the_run_it_was(whole: tuple[Path, Any], tmp_path: Path) -> None:
+    ride = RideAlong(("signal", "gradients"), every(4))
+    result = train(CONFIG, tmp_path, ride_along=ride, watch=True)
+    assert without_seconds(result) == whole[1]
+    assert_same(tmp_path, whole[0])
+    for name in ride.probes:
+        tables = [pd.read_parquet(path) for path in sorted((tmp_path / "probes" / name).iterdir())]
+        assert list(pd.concat(tables)["step"].unique()) == [1, 5, 9, 13]
+    # Three blocks at each of them.
+    assert sum(len(pd.read_parquet(path)) for path in (tmp_path / "probes" / "signal").iterdir()) == 4 * 3
+    assert not (whole[0] / "probes").exists()
+    assert not (whole[0] / "findings.json").exists()
+
+
+@pytest.mark.slow
+def test_a_run_after_another_of_the_same_data_has_the_results_it_has_alone(
+    whole: tuple[Path, Any], tmp_path: Path
+) -> None:
+    train(replace(CONFIG, seed=5, crop=1, mixup=0.5), tmp_path / "between")
+    assert without_seconds(train(CONFIG, tmp_path / "after")) == whole[1]
