@@ -1,6 +1,7 @@
 """Cases whose fault is how signal and gradient travel through the layers."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ def residual(blocks: int, **options: Any) -> nn.Module:
 
 
 GROWS = ("growing_variance", "exploding_gradient", "overflow")
-# Residual networks of 60 and of 80 blocks, a CIFAR ResNet-110 and a transformer of 32 layers whose norms were removed.
+# Residual networks of 60 and 80 blocks, a CIFAR ResNet-110 and a transformer of 32 layers, without their norms.
 add("no_norms", lambda: residual(60), images, sgd(), *GROWS)
 narrow = lambda: residual(80, width=8, block=PreActivation)  # noqa: E731
 add("pre_activation_without_norms", narrow, images, adamw(), *GROWS, aside=True)
@@ -115,10 +116,8 @@ add("plain_with_norms", lambda: convolutions(50), images, sgd(), *WITHOUT_SKIP, 
 
 
 # Inputs to tanh of standard deviation 50; an LSTM whose gates' weights are 100 times too large.
-large = altered(
-    lambda: digits_mlp(activation=nn.Tanh), lambda net: each(nn.Linear, lambda one: one.weight.mul_(100), net)
-)
-add("saturated_tanh", large, images, sgd(), "saturated_units")
+scaled = partial(each, nn.Linear, lambda layer: layer.weight.mul_(100))
+add("saturated_tanh", altered(lambda: digits_mlp(activation=nn.Tanh), scaled), images, sgd(), "saturated_units")
 large = altered(RecurrentNet, lambda net: [one.mul_(100) for one in net.recurrent.parameters()])
 add("saturated_gates", large, sentences, adamw(), "saturated_units", aside=True)
 # Sigmoids directly on images of 0 to 255.

@@ -69,10 +69,8 @@ add("healthy_log_softmax", lambda: nn.Sequential(ResidualNet(), nn.LogSoftmax(1)
 # Regressions: on values of both signs; on positive ones, after a softplus; and on the images, through a bottleneck.
 product = of_inputs(vectors, lambda x: x[:, :1] * x[:, 1:2])
 add("healthy_regression", lambda: mlp([8, 64, 64, 1]), product, adamw(3e-3), loss=F.mse_loss)
-sizes, positive = (
-    of_inputs(vectors, lambda x: x[:, :1].abs() + 1),
-    lambda: nn.Sequential(mlp([8, 64, 1]), nn.Softplus()),
-)
+sizes = of_inputs(vectors, lambda x: x[:, :1].abs() + 1)
+positive = lambda: nn.Sequential(mlp([8, 64, 1]), nn.Softplus())  # noqa: E731
 add("healthy_positive_regression", positive, sizes, adamw(1e-2), loss=F.mse_loss, aside=True)
 coder = lambda: nn.Sequential(mlp([64, 64, 16, 64, 64]), nn.Unflatten(1, (1, 8, 8)))  # noqa: E731
 add("healthy_autoencoder", coder, of_inputs(images, torch.clone), adamw(3e-3), loss=F.mse_loss)

@@ -52,7 +52,7 @@ still = of_norms(lambda: convolutions(4), lambda norm: setattr(norm, "momentum",
 add("keras_momentum", still, images, sgd(), "frozen_statistics", aside=True)
 
 ZERO_GAMMA = ("zero_gamma", "dead_branch")
-# Every norm of a plain network has γ = 0, which does not train; zero-initialized γ at the ends of branches are frozen.
+# Every norm of a plain network has γ = 0, which does not train; γ of zero at the ends of branches are frozen.
 zero = of_norms(lambda: convolutions(4), lambda norm: norm.weight.requires_grad_(False).zero_())
 add("gamma_of_zero", zero, images, sgd(), *ZERO_GAMMA, "input_independent_outputs")
 ends = altered(lambda: ResidualNet(6), lambda net: each(Block, lambda block: nn.init.zeros_(block.bn2.weight), net))
