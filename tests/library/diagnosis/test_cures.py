@@ -10,7 +10,7 @@ import torch
 from diagnosed import diagnose, images, kinds, vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, Adam
+from torch.optim import SGD
 
 import normless as nl
 from normless.diagnosis import Treatment, treat
@@ -212,18 +212,6 @@ def test_weight_standardization_cures_statistics_over_few_examples() -> None:
     before = diagnose(network, images(2))
     assert "weight_standardization" in before.findings[0].cure.schemes
     assert_cured(network, images(2), before, scheme="weight_standardization")
-
-
-@pytest.mark.parametrize("has_optimizer", [True, False])
-def test_a_fitted_batch_makes_findings_in_the_signal_advice(has_optimizer: bool) -> None:
-    torch.manual_seed(0)
-    network, batch = nn.Sequential(nn.Linear(50, 400), nn.ReLU(), nn.Linear(400, 10)), vectors()
-    nn.init.constant_(network[0].bias[:370], -100)
-    assert kinds(diagnose(network, batch)) == ["dead_units"]
-    optimizer = Adam(network.parameters(), 1e-2) if has_optimizer else None
-    diagnosis = diagnose(network, batch, optimizer=optimizer, trial_steps=60)
-    assert diagnosis.healthy, str(diagnosis)
-    assert diagnosis.advice[0].kind == "dead_units"
 
 
 def test_the_loss_of_the_best_constant_outputs() -> None:
