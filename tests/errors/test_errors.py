@@ -10,7 +10,9 @@ import pytest
 
 from errors.wrong import Wrong
 
-TABLES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in ("test_errors", "wrong"))
+TABLES = sorted(
+    path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in ("__init__", "test_errors", "wrong")
+)
 ROWS: list[Wrong] = [row for table in TABLES for row in import_module(f"errors.{table}").ERRORS]
 OF_PYTHON = ("object has no attribute", "unexpected keyword", "unhashable", "not subscriptable", "NoneType")
 
