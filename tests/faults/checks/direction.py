@@ -10,7 +10,7 @@ from tests.faults.checks.rows import checks, given, layers, numbers
 from tests.faults.training import module
 
 X, Y = numbers(32, 50, 10)
-CRITIC = nn.Linear(10, 1)
+CRITIC = layers(10, 1)
 CE = F.cross_entropy
 
 
