@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -28,11 +29,11 @@ def a_warm_up_that_starts_at_zero() -> Training:
 def attention_over_the_examples() -> Training:
     """On purpose: the batch is a set."""
 
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Any:
         h = self.body(x)[None]
         return self.head((h + self.attention(h, h, h)[0])[0])
 
-    parts = {"body": nn.Linear(12, 16), "head": nn.Linear(16, 6)}
+    parts: dict[str, Any] = {"body": nn.Linear(12, 16), "head": nn.Linear(16, 6)}
     return given(module(forward, **parts, attention=nn.MultiheadAttention(16, 2, batch_first=True)), *numbers())
 
 
@@ -92,7 +93,7 @@ class Parts(nn.Module):
         x = self.body(x).unsqueeze(1)
         x = self.extra(self.act(self.norm(x))) if self.called else x
         x = self.attention(x, x, x)[0].squeeze(1).relu()
-        return self.head(x) + F.linear(x, self.tied.weight, self.tied.bias)
+        return self.head(x) + F.linear(x, self.tied.weight, self.tied.bias)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("called", [True, False])
