@@ -1,9 +1,10 @@
-"""Adapters of published tools that record statistics and state no verdict, read as generously as they can be.
+"""Adapters of published tools; those that state no verdict are read as generously as they can be.
 
 Import this package, and the tools are diagnosers of `tests.faults`.
 """
 
 from benchmarks.rivals.cockpit import cockpit_diagnose, cockpit_watch
+from benchmarks.rivals.torch_audit import torch_audit_diagnose, torch_audit_watch
 from benchmarks.rivals.torchinstruments import torchinstruments_diagnose, torchinstruments_watch
 from tests.faults.diagnosers import DIAGNOSERS, Diagnoser
 
@@ -12,3 +13,4 @@ DIAGNOSERS["cockpit"] = Diagnoser("cockpit", cockpit_diagnose, cockpit_watch, "b
 DIAGNOSERS["torchinstruments"] = Diagnoser(
     "torchinstruments", torchinstruments_diagnose, torchinstruments_watch, "benchmarks.rivals"
 )
+DIAGNOSERS["torch-audit"] = Diagnoser("torch-audit", torch_audit_diagnose, torch_audit_watch, "benchmarks.rivals")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tests.faults.sources import OLDER, Source
-from tests.faults.truth import NOT_FITTED, SAME_OUTPUT, Truth
+from tests.faults import truth as truths
+from tests.faults.sources import OLDER, Source, source
+from tests.faults.truth import Truth
 
 Half = Literal["seen", "held"]
 Batch = tuple[Any, Any]
@@ -22,32 +26,19 @@ Observe = Callable[[Tensor], None]
 
 MODULES = (
     *(
-        f"published.{name}"
-        for name in (
-            *("outputs", "losses", "loss_terms", "inputs", "initialization", "structure", "connections", "attention"),
-            *("optimization", "numerics", "loops", "loop_state", "healthy", "healthy_structures"),
-        )
+        "published.outputs",
+        "published.losses",
+        "published.loss_terms",
+        "published.inputs",
+        "published.initialization",
     ),
-    *(f"kinds.{name}" for name in ("batches", "gradients", "depth", "training", "healthy")),
-    "reports",
-    *(
-        f"checks.{name}"
-        for name in (
-            *(
-                "axes",
-                "direction",
-                "losses",
-                "outputs",
-                "leaks",
-                "data",
-                "information",
-                "modes",
-                "weights",
-                "settings",
-            ),
-            *("not_finite", "odd_forms", "odd_networks", "odd_objectives", "loops", "loop_steps"),
-        )
-    ),
+    *("published.structure", "published.connections", "published.attention", "published.optimization"),
+    *("published.numerics", "published.loops", "published.loop_state", "published.healthy"),
+    *("published.healthy_structures", "kinds.batches", "kinds.gradients", "kinds.depth", "kinds.training"),
+    *("kinds.healthy", "reports", "checks.axes", "checks.direction", "checks.losses", "checks.outputs"),
+    *("checks.leaks", "checks.data", "checks.information", "checks.modes", "checks.weights", "checks.settings"),
+    *("checks.not_finite", "checks.odd_forms", "checks.odd_networks", "checks.odd_objectives", "checks.loops"),
+    "checks.loop_steps",
 )
 
 
@@ -167,46 +158,40 @@ def half_of(name: str) -> Half:
     return "held" if hashlib.sha256(name.encode()).digest()[0] % 2 else "seen"
 
 
-def fault(
-    kind: str,
-    source: Source,
-    cause: str | tuple[str, ...],
-    symptom: str = NOT_FITTED,
-    *,
-    modules: tuple[str, ...] = (),
-    constant_outputs: bool = False,
-    steps: int = 200,
-    bars: tuple[float, float] = (0.9, 0.6),
-) -> Callable[[Builder], Builder]:
-    """Add a builder of a broken training and its twin; its docstring describes the fault.
-
-    Args:
-        kind: the family of the fault; "loop" if it is visible in the loop only.
-        source: where the fault was published.
-        cause: a regular expression that a finding must match to name the cause, or the kinds of findings that do.
-        symptom: a regular expression of a finding that is right but names only a symptom; that the batch is not
-            fitted counts as a symptom of everything but a leak.
-        modules: names of modules, one of which the finding must contain as well.
-        constant_outputs: whether equal outputs for all examples are a symptom of the fault.
-        steps: the number of steps after which success is measured.
-        bars: the success that the repaired training reaches, and that which the broken training stays below.
-    """
-
-    def added(builder: Builder) -> Builder:
-        description = " ".join((builder.__doc__ or "").split())
-        parts = [symptom] if kind == "leak" else [symptom, NOT_FITTED]
-        words = "|".join([*parts, SAME_OUTPUT] if constant_outputs else parts)
-        truth = Truth(cause, modules, words) if isinstance(cause, str) else Truth.of_kinds(cause)
-        half: Half = half_of(builder.__name__) if isinstance(cause, str) else "seen"
-        add(Case(builder.__name__, kind, source, description, builder, truth, half, True, steps, *bars))
-        return builder
-
-    return added
+TRUTHS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("truths.yaml").read_text("utf-8"))
+WORDS: dict[str, str] = TRUTHS.pop("words")
 
 
-def healthy(
-    source: Source, *, steps: int = 200, reaches: float = 0.5
-) -> Callable[[Callable[[], Training]], Callable[[], Training]]:
+def in_full(pattern: str) -> str:
+    """Return a pattern of truths.yaml with the words that it refers to."""
+    while found := re.search("<([A-Z_]+)>", pattern):
+        pattern = pattern.replace(found[0], WORDS.get(found[1]) or str(getattr(truths, found[1])))
+    return pattern
+
+
+def truth_of(row: Mapping[str, Any]) -> Truth:
+    """Return what truths.yaml states of a row; a batch that is not fitted is a symptom of everything but a leak."""
+    if "kinds" in row:
+        return Truth.of_kinds(row["kinds"])
+    given = row["cause"]
+    cause = given if isinstance(given, str) else truths.both(*given)
+    symptoms = [row.get("symptom", "<NOT_FITTED>")]
+    symptoms += [] if row["kind"] == "leak" else ["<NOT_FITTED>"]
+    symptoms += ["<SAME_OUTPUT>"] if row.get("constant_outputs") else []
+    return Truth(in_full(cause), tuple(row.get("modules", ())), in_full("|".join(symptoms)))
+
+
+def fault(builder: Builder) -> Builder:
+    """Add a builder of a broken training and its twin; its docstring describes the fault, truths.yaml the rest."""
+    name, row = builder.__name__, TRUTHS[builder.__name__]
+    half = "seen" if "kinds" in row else half_of(name)
+    bars = row.get("bars", (0.9, 0.6))
+    described = " ".join((builder.__doc__ or "").split())
+    add(Case(name, row["kind"], source(*row["source"]), described, builder, truth_of(row), half, True, 200, *bars))
+    return builder
+
+
+def healthy(*item: str, steps: int = 200) -> Callable[[Callable[[], Training]], Callable[[], Training]]:
     """Add a builder of a healthy training that looks like a broken one; its docstring says why it is right."""
 
     def added(builder: Callable[[], Training]) -> Callable[[], Training]:
@@ -216,7 +201,7 @@ def healthy(
             return builder()
 
         build.__module__ = builder.__module__
-        add(Case(name, "healthy", source, description, build, None, half_of(name), False, steps, reaches, 2.0))
+        add(Case(name, "healthy", source(*item), description, build, None, half_of(name), False, steps, 0.5, 2.0))
         return builder
 
     return added

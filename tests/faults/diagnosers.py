@@ -1,8 +1,7 @@
-"""Diagnosers that the scorer can run: normless, a baseline, and published ones that are installed.
+"""Diagnosers that the scorer can run: normless, and a baseline; `benchmarks/rivals` adds tools of other people.
 
-Three others have no adapter. Cockpit (cockpit-for-pytorch) and torchinstruments record statistics of a training and
-state no verdict, so that there is nothing to score. TrainCheck 0.2 rewrites a script, compares it with invariants of
-a similar healthy script, and needs a CUDA driver: it takes neither a model and a batch nor a loop.
+TrainCheck 0.2 has no adapter: it rewrites a script, compares it with invariants of a similar healthy script, and
+needs a CUDA driver. It takes neither a model and a batch nor a loop.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 import normless as nl
 from tests.faults import training as trainings
@@ -96,48 +93,9 @@ def _judged(losses: Sequence[float]) -> list[str]:
     return [] if last <= 0.5 * first else [f"the batch is not fitted: the loss stays at {first:.3g} → {last:.3g}"]
 
 
-def torch_audit_diagnose(training: Training) -> list[str]:
-    """Return the findings of torch-audit on five steps, the most severe first, without its advice on speed."""
-    return _audited(training.model, training.optimizer, lambda: on_one_batch(training, 5))
-
-
-def torch_audit_watch(loop: Loop) -> list[str]:
-    """Return the findings of torch-audit on a loop, the most severe first."""
-    return _audited(loop.model, loop.optimizer, lambda: trainings.run_loop(loop))
-
-
-_ADVICE = (
-    "TA2",
-    "TA400",
-    "TA401",
-    "TA402",
-    "TA403",
-    "TA404",
-)  # speed and style: no statement that something is wrong
-
-
-def _audited(model: nn.Module, optimizer: Optimizer | None, run: Callable[[], object]) -> list[str]:
-    audit: Any = importlib.import_module("torch_audit")
-    rank = {"FATAL": 0, "ERROR": 1, "WARN": 2, "INFO": 3}
-    auditor = audit.autopatch(
-        model, optimizer=optimizer, every_n_steps=1, reporters=[], run_static=True, run_init=True
-    )
-    run()
-    findings = auditor.finish(report=False).findings
-    auditor.unpatch()
-    chosen: dict[tuple[str, str | None], str] = {}
-    for finding in sorted(findings, key=lambda finding: rank[finding.severity.value]):
-        if finding.severity.value != "INFO" and not finding.rule_id.startswith(_ADVICE):
-            chosen.setdefault(
-                (finding.rule_id, finding.module_path), f"{finding.message} [{finding.module_path or ''}]"
-            )
-    return list(chosen.values())
-
-
 DIAGNOSERS = {
     "normless": Diagnoser("normless", normless_diagnose, normless_watch, "normless"),
     "baseline": Diagnoser("baseline", baseline_diagnose, baseline_watch, "torch"),
-    "torch-audit": Diagnoser("torch-audit", torch_audit_diagnose, torch_audit_watch, "torch_audit"),
 }
 
 

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from tests.faults import data
 from tests.faults.catalogue import Batch, Training, fault
-from tests.faults.sources import thread
 from tests.faults.training import adam, adamw, made, module, outputs_in_eval, sgd, train
 
 _VALUES = torch.randn(4, 8, generator=Generator().manual_seed(3))
@@ -51,23 +50,13 @@ def _segmentation(loss: object, apart: bool) -> Training:
     return made(model, *_blobs(0, apart=apart), adam(5e-3), loss, overlap, lambda i: _blobs(i, apart=apart))
 
 
-@fault(
-    "data",
-    thread("the masks are augmented apart", "https://github.com/mdbloice/Augmentor/issues/209"),
-    ("unrelated_labels",),
-    bars=(0.6, 0.3),
-)
+@fault
 def mask_moved_apart(broken: bool) -> Training:
     """Images and masks are augmented by random numbers of their own, so that a mask is not on its object."""
     return _segmentation(F.binary_cross_entropy_with_logits, broken)
 
 
-@fault(
-    "loss",
-    thread("the loss is negative", "https://github.com/akirasosa/mobile-semantic-segmentation/issues/24"),
-    ("wrong_sign", "ascent"),
-    bars=(0.6, 0.3),
-)
+@fault
 def coefficient_as_loss(broken: bool) -> Training:
     """The Dice coefficient is minimized instead of one minus it."""
 
@@ -79,12 +68,7 @@ def coefficient_as_loss(broken: bool) -> Training:
     return _segmentation(dice, False)
 
 
-@fault(
-    "loss",
-    thread("PPO learns slowly", "https://github.com/RITCHIEHuang/DeepRL_Algorithms/issues/13"),
-    ("label_shape",),
-    bars=(0.8, 0.6),
-)
+@fault
 def advantages_in_a_column(broken: bool) -> Training:
     """Advantages are (N, 1) and ratios (N,): their product is N × N, and its mean is that of zero."""
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
@@ -111,12 +95,7 @@ def _best() -> Batch:
     return states, (states @ _VALUES.T).argmax(1)
 
 
-@fault(
-    "loss",
-    thread("the Q values of all actions", "https://github.com/sherjilozair/dqn/issues/4"),
-    ("label_shape",),
-    bars=(0.85, 0.6),
-)
+@fault
 def values_of_all_actions(broken: bool) -> Training:
     """Q(s)[:, a] takes the columns a for all states, (N, N), and the targets (N,) broadcast."""
     model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
@@ -145,12 +124,7 @@ def _windows(recordings: Tensor, source: Generator) -> Batch:
     return (base[:, None] + scale[:, None] * noisy)[:, None], labels
 
 
-@fault(
-    "data",
-    thread("low loss in training, useless in evaluation", "https://github.com/pytorch/pytorch/issues/4741"),
-    ("modes_differ", "lagging_statistics"),
-    bars=(0.9, 0.8),
-)
+@fault
 def batches_of_one_recording(broken: bool) -> Training:
     """Every batch holds the windows of one recording: the running statistics are those of no batch."""
     convs = [nn.Conv1d(1, 8, 5), nn.BatchNorm1d(8), nn.ReLU(), nn.Conv1d(8, 8, 5), nn.BatchNorm1d(8), nn.ReLU()]
@@ -181,12 +155,7 @@ def _lookups(step: int, count: int = 128) -> Batch:
     return (keys, values, keys[every, chosen]), values[every, chosen]
 
 
-@fault(
-    "structure",
-    thread("attention over words", "https://github.com/DEEP-PolyU/KEQA_WSDM19/issues/2"),
-    ("softmax_over_one",),
-    bars=(0.9, 0.5),
-)
+@fault
 def softmax_over_one_score(broken: bool) -> Training:
     """Scores of words are (words · N, 1), and the softmax goes over the axis of length 1."""
 
@@ -206,12 +175,7 @@ def softmax_over_one_score(broken: bool) -> Training:
     return made(model, *_lookups(0), adam(1e-2), None, lambda: _share(model, _lookups(9999, 1000)), _lookups)
 
 
-@fault(
-    "mixing",
-    thread("the final states of both directions", "https://github.com/timbmg/Sentence-VAE/issues/15"),
-    ("mixes_examples", "moved_axis"),
-    bars=(0.9, 0.6),
-)
+@fault
 def final_states_viewed(broken: bool) -> Training:
     """The final states (2, N, H) of a bidirectional GRU are viewed as (N, 2H): neighbouring examples are mixed."""
 
@@ -229,15 +193,7 @@ def final_states_viewed(broken: bool) -> Training:
     return made(model, *batch(0), adam(5e-3), None, lambda: _share(model, batch(9999, 1000)), batch)
 
 
-@fault(
-    "loss",
-    thread(
-        "distillation stops after a refactoring",
-        "https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/66",
-    ),
-    ("constant_term", "zero_loss", "unused_result"),
-    bars=(0.9, 0.5),
-)
+@fault
 def distilled_from_itself(broken: bool) -> Training:
     """The student's log-probabilities are computed from the teacher's logits: their divergence is 0."""
     torch.manual_seed(11)
@@ -269,15 +225,7 @@ def distilled_from_itself(broken: bool) -> Training:
     return made(model, *batch(0), sgd(0.1, 0.0), loss, success, batch)
 
 
-@fault(
-    "data",
-    thread(
-        "binary classification: simpler data but worse performance",
-        "https://newbe.dev/pytorch-binary-classification-same-network-structure-simpler-data-but-worse-performance",
-    ),
-    ("unscaled_inputs",),
-    bars=(0.95, 0.8),
-)
+@fault
 def points_around_ninety(broken: bool) -> Training:
     """A network of sigmoids gets points around (92, 92); the twin gets them standardized."""
 
@@ -294,12 +242,7 @@ def points_around_ninety(broken: bool) -> Training:
     return made(model, *batch(0), adam(1e-2), nn.BCELoss(), success, batch)
 
 
-@fault(
-    "data",
-    thread("generation never stops", "https://github.com/huggingface/transformers/issues/23530"),
-    ("ignored_class", "absent_class"),
-    bars=(0.9, 0.1),
-)
+@fault
 def end_of_text_is_padding(broken: bool) -> Training:
     """The padding is the token that ends a text, and the label of the one real end is ignored with it."""
 

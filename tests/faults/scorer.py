@@ -7,9 +7,10 @@ import multiprocessing
 import sys
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import TimeoutError as LimitReached
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,33 +41,13 @@ class Answer:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Score:
-    """Count the answers of one group of rows.
-
-    Attributes:
-        broken: broken trainings asked.
-        detected: those with any finding.
-        right_first: those whose first finding names the cause.
-        named: those of which any finding names the cause.
-        symptom_first: those whose first finding names a symptom only.
-        wrong_first: those whose first finding names neither.
-        silent: those without a finding and without an error.
-        clean: repaired and healthy trainings asked.
-        false_alarms: those with any finding.
-        errors: exceptions and time-outs, over all.
-    """
-
-    broken: int = 0
-    detected: int = 0
-    right_first: int = 0
-    named: int = 0
-    symptom_first: int = 0
-    wrong_first: int = 0
-    silent: int = 0
-    clean: int = 0
-    false_alarms: int = 0
-    errors: int = 0
+# Of broken trainings: those asked; with any finding; whose first finding names the cause; of which any finding does;
+# whose first finding names a symptom, or neither; without a finding and an error. Of repaired and healthy trainings:
+# those asked; with any finding. Over all: exceptions and time-outs.
+COUNTED = (
+    *("broken", "detected", "right first", "named", "symptom first", "wrong first", "silent"),
+    *("clean", "false alarms", "errors"),
+)
 
 
 def applies(diagnoser: Diagnoser, case: Case) -> bool:
@@ -163,14 +144,14 @@ def measured(name: str, cases: Sequence[Case], out: Path | None, workers: int, s
     return kept
 
 
-def score(cases: dict[str, Case], given: Iterable[Answer]) -> Score:
-    """Return the score of answers; a text counts after an error too."""
-    counts = dict.fromkeys(Score.__dataclass_fields__, 0)
+def score(cases: dict[str, Case], given: Iterable[Answer]) -> Counter[str]:
+    """Return the counts of answers; a text counts after an error too."""
+    counts: Counter[str] = Counter()
     for answer in given:
         counts["errors"] += bool(answer.error)
         if answer.variant != "broken":
             counts["clean"] += 1
-            counts["false_alarms"] += bool(answer.texts)
+            counts["false alarms"] += bool(answer.texts)
             continue
         found = verdicts(cases[answer.case], answer)
         counts["broken"] += 1
@@ -178,8 +159,8 @@ def score(cases: dict[str, Case], given: Iterable[Answer]) -> Score:
         counts["named"] += "cause" in found
         counts["silent"] += not found and not answer.error
         if found:
-            counts[{"cause": "right_first", "symptom": "symptom_first", "wrong": "wrong_first"}[found[0]]] += 1
-    return Score(**counts)
+            counts[{"cause": "right first"}.get(found[0], f"{found[0]} first")] += 1
+    return counts
 
 
 def table(cases: dict[str, Case], given: Sequence[Answer]) -> str:
@@ -191,7 +172,7 @@ def table(cases: dict[str, Case], given: Sequence[Answer]) -> str:
         lambda case: f"source {case.source.collection}",
         lambda case: f"kind {case.kind}" if case.set == "published" else "",
     ]
-    lines = [f"{'group':28}" + "".join(f"{field.name.replace('_', ' '):>15}" for field in fields(Score))]
+    lines = [f"{'group':28}" + "".join(f"{name:>15}" for name in COUNTED)]
     for key in groups:
         for value in sorted({key(cases[answer.case]) for answer in given} - {""}):
             row = score(cases, [answer for answer in given if key(cases[answer.case]) == value])
@@ -199,15 +180,10 @@ def table(cases: dict[str, Case], given: Sequence[Answer]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Score) -> list[str]:
-    def share(count: int, total: int) -> str:
-        return f"{count:4} {100 * count / total:4.0f} %" if total else ""
-
-    broken, *of_broken, clean, alarms, errors = astuple(row)
-    return [
-        str(broken),
-        *(share(count, broken) for count in of_broken),
-        str(clean),
-        share(alarms, clean),
-        str(errors),
-    ]
+def _cells(row: Counter[str]) -> list[str]:
+    cells = []
+    for name in COUNTED:
+        total = row["clean" if name == "false alarms" else "broken"]
+        share = f"{row[name]:4} {100 * row[name] / total:4.0f} %" if total else ""
+        cells.append(str(row[name]) if name in ("broken", "clean", "errors") else share)
+    return cells

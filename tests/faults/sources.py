@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Source:
-    """Name the program, thread or rule that a case follows.
+    """The program, thread or rule that a case follows.
 
     Attributes:
         collection: the published set, a key of `COLLECTIONS`.
@@ -35,58 +35,22 @@ COLLECTIONS = {
     "own": "written for this catalogue, without a published program",
     "kinds": "written for this catalogue, one or two trainings for each kind of finding",
 }
-
-_QUESTION = "https://stackoverflow.com/questions/"
-
-
-def deepfd(question: str) -> Source:
-    """Return a program of DeepFD's benchmark, named by its question on Stack Overflow."""
-    return Source("DeepFD", f"Stack Overflow {question}", _QUESTION + question)
-
-
-def deeplocalize(question: str) -> Source:
-    """Return a program of DeepLocalize's benchmark, named by its question on Stack Overflow."""
-    return Source("DeepLocalize", f"Stack Overflow {question}", _QUESTION + question)
+ADDRESSES = {
+    "NeuraLint": "https://github.com/neuralint/neuralint",
+    "DEFault++": "https://github.com/SigmaJahan/DEFaultplusplus-Transformer-Debugging",
+    "UMLAUT": "https://github.com/BerkeleyHCI/umlaut",
+    "TrainCheck": "https://github.com/OrderLab/TrainCheck-Evaluation-Workloads",
+    "AutoTrainer": "https://github.com/shiningrain/AUTOTRAINER",
+}
 
 
-def neuralint(program: str) -> Source:
-    """Return a rule or synthetic program of NeuraLint."""
-    return Source("NeuraLint", program, "https://github.com/neuralint/neuralint")
-
-
-def defaultpp(operator: str) -> Source:
-    """Return a mutation operator of DEFault++."""
-    return Source("DEFault++", operator, "https://github.com/SigmaJahan/DEFaultplusplus-Transformer-Debugging")
-
-
-def umlaut(message: str) -> Source:
-    """Return an error message of UMLAUT."""
-    return Source("UMLAUT", message, "https://github.com/BerkeleyHCI/umlaut")
-
-
-def traincheck(item: str, address: str = "https://github.com/OrderLab/TrainCheck-Evaluation-Workloads") -> Source:
-    """Return a silent error or a clean workload of TrainCheck."""
-    return Source("TrainCheck", item, address)
-
-
-def autotrainer(problem: str) -> Source:
-    """Return a training problem of AutoTrainer."""
-    return Source("AutoTrainer", problem, "https://github.com/shiningrain/AUTOTRAINER")
-
-
-def thread(item: str, address: str) -> Source:
-    """Return a public thread that was read."""
-    return Source("threads", item, address)
-
-
-def remembered(item: str) -> Source:
-    """Return a kind of public thread that is written from memory."""
-    return Source("threads", item, consulted=False)
-
-
-def own(item: str) -> Source:
-    """Return a case without a published program."""
-    return Source("own", item, consulted=False)
+def source(collection: str, item: str, address: str = "") -> Source:
+    """Return a source; a number is a question of Stack Overflow, `remembered` is a thread written from memory."""
+    if collection in ("remembered", "own"):
+        return Source(collection.replace("remembered", "threads"), item, consulted=False)
+    if item[:8].isdigit() and collection in ("DeepFD", "DeepLocalize"):
+        return Source(collection, f"Stack Overflow {item}", f"https://stackoverflow.com/questions/{item}")
+    return Source(collection, item, address or ADDRESSES[collection])
 
 
 OLDER = Source("kinds", "a kind of finding", consulted=False)

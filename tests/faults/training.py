@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -33,10 +34,15 @@ def sgd(lr: float, momentum: float = 0.9, **options: Any) -> MakeOptimizer:
 
 
 def module(forward: Callable[..., Any], name: str = "Network", **parts: Any) -> nn.Module:
-    """Return a module of a class of its own, with the parts as attributes and the forward pass given."""
+    """Return a module of a class of its own, with the parts as attributes and the forward pass given.
+
+    A part may be the two widths of a linear layer, or a function that makes it; parts are made in their order.
+    """
     made: nn.Module = type(name, (nn.Module,), {"forward": forward})()
     for key, part in parts.items():
-        setattr(made, key, part)
+        if isinstance(part, tuple) and all(isinstance(width, int) for width in part):
+            part = nn.Linear(*part)
+        setattr(made, key, part() if isinstance(part, FunctionType) else part)
     return made
 
 

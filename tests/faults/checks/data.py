@@ -10,50 +10,41 @@ from tests.faults.training import module
 
 
 def _columns(change, norm=False):
-    torch.manual_seed(0)
     model = nn.Sequential(*([nn.BatchNorm1d(6)] if norm else []), layers(6, 32, 32, 4))
     x, y = numbers(64, 6, 4)
     return given(model, change(x), y)
 
 
-for name, words, change in (
-    ("amount_beside_shares", "columns", lambda x: torch.cat([x[:, :1] * 3e4, x[:, 1:]], 1)),
-    ("years_as_numbers", "hardly differ", lambda x: x + 2000),
-    ("columns_scaled_twice", "hardly differ", lambda x: (x / 255 - 0.5) / 0.25),
-    ("identifiers_as_numbers", "identifiers", lambda x: (x.abs() * 500).round()),
-    ("tiny_columns", "", lambda x: x / 500),
-):
-    broken = lambda change=change: _columns(change)  # noqa: E731
-    twins = {"amount_beside_shares": lambda: _columns(lambda x: x)}
-    check(name, "unscaled_inputs", broken, twins.get(name), words)
-check("years_before_a_norm", "", lambda: _columns(lambda x: x + 2000, norm=True))
-check(
-    "one_hot_inputs_of_many_columns",
-    "",
-    lambda: given(layers(5000, 32, 6), F.one_hot(100 * torch.arange(48), 5000).float(), torch.arange(48) % 6),
-)
+OF_INPUTS, OF_TARGETS = "unscaled_inputs", "unscaled_targets"
+rows = {
+    "amount_beside_shares": (OF_INPUTS, lambda x: torch.cat([x[:, :1] * 3e4, x[:, 1:]], 1), lambda x: x, "columns"),
+    "years_as_numbers": (OF_INPUTS, lambda x: x + 2000, "hardly differ"),
+    "columns_scaled_twice": (OF_INPUTS, lambda x: (x / 255 - 0.5) / 0.25, "hardly differ"),
+    "identifiers_as_numbers": (OF_INPUTS, lambda x: (x.abs() * 500).round(), "identifiers"),
+    "tiny_columns": (OF_INPUTS, lambda x: x / 500),
+    "years_before_a_norm": ("", (lambda x: x + 2000, True)),
+}
+checks(_columns, rows)
+one_hot = F.one_hot(100 * torch.arange(48), 5000).float()
+check("one_hot_inputs_of_many_columns", "", lambda: given(layers(5000, 32, 6), one_hot, torch.arange(48) % 6))
 
 
-def _prices(scale, mean, reaches=False):
-    torch.manual_seed(0)
+def _prices(scale, mean):
     x = torch.randn(128, 6)
     y = mean + scale * torch.tanh(x @ torch.randn(6, 1))
-    model = layers(6, 32, 32, 1, act=nn.Tanh)
-    if reaches:
-        with torch.no_grad():
-            model[-1].weight.mul_(scale)
-            model[-1].bias.mul_(scale).add_(mean)
-    return given(model, x, y, F.mse_loss, adam(1e-3), trial_steps=20)
+    return given(layers(6, 32, 32, 1, act=nn.Tanh), x, y, F.mse_loss, adam(1e-3), trial_steps=20)
 
 
-check("prices_of_a_house", "unscaled_targets", lambda: _prices(1e5, 4e5), lambda: _prices(1.0, 0.0))
-check("targets_far_from_zero", "unscaled_targets", lambda: _prices(1.0, 300.0))
-check("tiny_targets", "unscaled_targets", lambda: _prices(1e-4, 0.0))
+rows = {
+    "prices_of_a_house": (OF_TARGETS, (1e5, 4e5), (1.0, 0.0)),
+    "targets_far_from_zero": (OF_TARGETS, (1.0, 300.0)),
+    "tiny_targets": (OF_TARGETS, (1e-4, 0.0)),
+}
+checks(_prices, rows)
 
 
 def _denoiser(kind):
     """Inputs √ᾱ x + √(1-ᾱ) ε and targets ε; or noise of exploding variance, or bytes that predict a value."""
-    torch.manual_seed(0)
     signs, kept, noise = torch.randn(64, 32).sign(), torch.rand(64, 1), torch.randn(64, 32)
     scaled = 127.5 * signs if kind == "bytes" else signs
     x, y = kept.sqrt() * scaled + (1 - kept).sqrt() * noise, noise
@@ -61,22 +52,18 @@ def _denoiser(kind):
         x = signs + torch.logspace(-2, 1.9, 64)[:, None] * noise
     if kind == "values":
         x, y = 127.5 * (signs + 1), signs
-    first = (
-        [nn.LayerNorm(32), nn.Linear(32, 64)]
-        if kind in ("exploding", "values")
-        else [nn.Linear(32, 64), nn.LayerNorm(64)]
-    )
+    is_normalized = kind in ("exploding", "values")
+    first = [nn.LayerNorm(32), nn.Linear(32, 64)] if is_normalized else [nn.Linear(32, 64), nn.LayerNorm(64)]
     return given(nn.Sequential(*first, nn.Tanh(), nn.Linear(64, 32)), x, y, F.mse_loss)
 
 
-check("noise_beside_bytes", "unscaled_inputs", lambda: _denoiser("bytes"), lambda: _denoiser("signs"), "noise")
+check("noise_beside_bytes", OF_INPUTS, lambda: _denoiser("bytes"), lambda: _denoiser("signs"), "noise")
 check("noise_of_exploding_variance", "", lambda: _denoiser("exploding"))
 check("bytes_before_a_norm", "", lambda: _denoiser("values"))
 
 
 def _boxes(size, adapts=False):
     """Boxes in pixels beside classes: a rate that suits the classes takes long, and Adam may reach them soon."""
-    torch.manual_seed(0)
 
     def forward(self, x):
         features = self.body(x).tanh()
@@ -86,15 +73,14 @@ def _boxes(size, adapts=False):
         boxes = F.smooth_l1_loss(outputs["box"], targets["box"])
         return F.cross_entropy(outputs["classes"], targets["classes"]) + boxes
 
-    model = module(forward, body=nn.Linear(8, 64), classes=nn.Linear(64, 3), box=nn.Linear(64, 2))
+    model = module(forward, body=(8, 64), classes=(64, 3), box=(64, 2))
     x = torch.randn(64, 8)
     targets = {"classes": (x[:, 0] > 0).long(), "box": size * (x[:, :2].sigmoid())}
     optimizer = Adam(model.parameters(), 0.1) if adapts else SGD(model.parameters(), 0.05, momentum=0.9)
     return given(model, x, targets, loss, optimizer, trial_steps=20)
 
 
-check("boxes_in_pixels", "unscaled_targets", lambda: _boxes(2000.0), lambda: _boxes(1.0))
-check("boxes_that_adam_reaches", "", lambda: _boxes(60.0, adapts=True))
+checks(_boxes, {"boxes_in_pixels": (OF_TARGETS, 2000.0, 1.0), "boxes_that_adam_reaches": ("", (60.0, True))})
 
 
 def _blobs(examples, classes):
@@ -110,27 +96,24 @@ def _tried(x, y, outputs, loss=F.cross_entropy):
 
 BLOBS, FIVE = _blobs(600, 5)
 MIXED = FIVE[torch.randperm(600, generator=torch.Generator().manual_seed(1))]
-checks(
-    {
-        "labels_in_another_order": ("unrelated_labels", (BLOBS, MIXED, 5), (BLOBS, FIVE, 5)),
-        "equal_inputs_with_other_labels": (
-            "contradicting_labels",
-            (_blobs(64, 4)[0][::2].repeat_interleave(2, 0), _blobs(64, 4)[1], 4),
-            (_blobs(64, 4)[0][::2].repeat_interleave(2, 0), _blobs(64, 4)[1][::2].repeat_interleave(2), 4),
-        ),
-        "class_indices_as_numbers": (
-            "regressed_indices",
-            (_blobs(240, 8)[0], _blobs(240, 8)[1].float()[:, None], 1, F.mse_loss),
-            (*_blobs(240, 8), 8),
-        ),
-        "class_that_no_label_has": ("", (_blobs(120, 4)[0], _blobs(120, 4)[1] + 1, 5)),
-    },
-    lambda value: _tried(*value),
-)
+FOUR, EIGHT, OF_FOUR = _blobs(64, 4), _blobs(240, 8), _blobs(120, 4)
+TWICE = FOUR[0][::2].repeat_interleave(2, 0)
+rows = {
+    "labels_in_another_order": ("unrelated_labels", (BLOBS, MIXED, 5), (BLOBS, FIVE, 5)),
+    "equal_inputs_with_other_labels": (
+        *("contradicting_labels", (TWICE, FOUR[1], 4)),
+        (TWICE, FOUR[1][::2].repeat_interleave(2), 4),
+    ),
+    "class_indices_as_numbers": (
+        *("regressed_indices", (EIGHT[0], EIGHT[1].float()[:, None], 1, F.mse_loss)),
+        (*EIGHT, 8),
+    ),
+    "class_that_no_label_has": ("", (OF_FOUR[0], OF_FOUR[1] + 1, 5)),
+}
+checks(_tried, rows)
 
 
 def _padded(ignored):
-    torch.manual_seed(0)
     x, lengths = torch.randint(1, 12, (32, 16)), torch.randint(2, 8, (32,))
     x[torch.arange(16) >= lengths[:, None]] = 0
     y = torch.cat([x[:, 1:], x[:, :1] * 0], 1)
@@ -138,18 +121,16 @@ def _padded(ignored):
     return given(model, x, y, lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=ignored))
 
 
-check("padding_in_the_loss", "padding_counts", lambda: _padded(-100), lambda: _padded(0))
+checks(_padded, {"padding_in_the_loss": ("padding_counts", -100, 0)})
 
 
 def _weighted(weight):
-    def loss(outputs, targets):
-        return ((outputs - targets[:, :1]).square() * targets[:, 1:]).mean()
-
     x = numbers(48, 6)[0]
-    return _tried(x, torch.stack([x[:, 0], torch.full((48,), weight)], 1), 1, loss)
+    targets = torch.stack([x[:, 0], torch.full((48,), weight)], 1)
+    return _tried(x, targets, 1, lambda o, t: ((o - t[:, :1]).square() * t[:, 1:]).mean())
 
 
-check("weights_of_zero", "zero_loss", lambda: _weighted(0.0), lambda: _weighted(1.0), "column 1")
+checks(_weighted, {"weights_of_zero": ("zero_loss", 0.0, 1.0, "column 1")})
 
 
 def _terms(loss):
@@ -158,19 +139,17 @@ def _terms(loss):
     return _tried(x, torch.tanh(x @ torch.randn(6, 2, generator=source)), 2, loss)
 
 
-checks(
-    {
-        "penalty_that_is_a_sum": (
-            "unbalanced_terms",
-            lambda o, t: F.mse_loss(o, t) + 10 * o.square().sum(),
-            lambda o, t: F.mse_loss(o, t) + 1e-6 * o.square().mean(),
-        ),
-        "accuracy_as_a_term": (
-            "constant_term",
-            lambda o, t: F.mse_loss(o[:, 0], t[:, 0]) + 0.1 * (o[:, 1].sign() != t[:, 1].sign()).float().mean(),
-            lambda o, t: F.mse_loss(o[:, 0], t[:, 0]) + 0.5 * F.l1_loss(o[:, 1], t[:, 1]),
-        ),
-        "exponential_of_the_loss": ("exponential_loss", lambda o, t: (5 + F.mse_loss(o, t)).exp()),
-    },
-    _terms,
-)
+rows = {
+    "penalty_that_is_a_sum": (
+        "unbalanced_terms",
+        lambda o, t: F.mse_loss(o, t) + 10 * o.square().sum(),
+        lambda o, t: F.mse_loss(o, t) + 1e-6 * o.square().mean(),
+    ),
+    "accuracy_as_a_term": (
+        "constant_term",
+        lambda o, t: F.mse_loss(o[:, 0], t[:, 0]) + 0.1 * (o[:, 1].sign() != t[:, 1].sign()).float().mean(),
+        lambda o, t: F.mse_loss(o[:, 0], t[:, 0]) + 0.5 * F.l1_loss(o[:, 1], t[:, 1]),
+    ),
+    "exponential_of_the_loss": ("exponential_loss", lambda o, t: (5 + F.mse_loss(o, t)).exp()),
+}
+checks(_terms, rows)

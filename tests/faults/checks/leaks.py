@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normless.probes import own_loss
-from tests.faults.checks.rows import check, checks, given, layers
+from tests.faults.checks.rows import checks, given, layers
 from tests.faults.training import module
 
 
@@ -24,9 +24,8 @@ def _tokens(examples=12, positions=11):
 IDS = _tokens()
 
 
-def _attention(diagonal=1, between=None, time_first=False):
+def _attention(diagonal=1, between=lambda h: h, time_first=False):
     """One layer of attention; `diagonal` is the first later position that is masked, None masks nothing."""
-    torch.manual_seed(0)
 
     def forward(self, x):
         x = x.t() if time_first else x
@@ -34,71 +33,48 @@ def _attention(diagonal=1, between=None, time_first=False):
         q, k, v = self.qkv(h).chunk(3, -1)
         scores = q @ k.transpose(1, 2) / 4
         if diagonal is not None:
-            mask = torch.ones(x.shape[1], x.shape[1]).triu(diagonal).bool()
-            scores = scores.masked_fill(mask, -1e9)
-        h = h + scores.softmax(-1) @ v
-        result = self.head(h if between is None else between(h))
+            scores = scores.masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(diagonal).bool(), -1e9)
+        result = self.head(between(h + scores.softmax(-1) @ v))
         return result.transpose(0, 1) if time_first else result
 
+    torch.manual_seed(0)
     embed, positions = nn.Embedding(20, 16), nn.Parameter(0.1 * torch.randn(20, 16))
-    return module(forward, embed=embed, positions=positions, qkv=nn.Linear(16, 48), head=nn.Linear(16, 20))
+    return module(forward, embed=embed, positions=positions, qkv=(16, 48), head=(16, 20))
 
 
 def _over_positions(h):
     return (h - h.mean(1, keepdim=True)) / (h.std(1, keepdim=True) + 1e-5)
 
 
-def _language(options_batch_loss):
-    options, batch, loss = options_batch_loss
-    return given(_attention(**options), *batch(IDS), loss)
+def _language(options, batch, loss=_per_token):
+    return given(_attention(**options), *batch, loss)
 
 
-SHIFTED = lambda x: (x[:, :-1], x[:, 1:])  # noqa: E731
-SAME = lambda x: (x, x)  # noqa: E731
-OPEN, CAUSAL = {"diagonal": None}, {}
-checks(
-    {
-        "no_causal_mask": ("sees_future", (OPEN, SHIFTED, _per_token), (CAUSAL, SHIFTED, _per_token)),
-        "norm_over_positions": ("sees_future", ({"between": _over_positions}, SHIFTED, _per_token)),
-        "no_causal_mask_flat_targets": (
-            "sees_future",
-            (OPEN, lambda x: (x[:, :-1], x[:, 1:].flatten()), _per_token),
-        ),
-        "no_causal_mask_shifting_loss": ("sees_future", (OPEN, SAME, _shifting), (CAUSAL, SAME, _shifting)),
-        "no_causal_mask_time_first": (
-            "sees_future",
-            (OPEN | {"time_first": True}, lambda x: (x[:, :-1].t(), x[:, 1:].t()), _per_token),
-            ({"time_first": True}, lambda x: (x[:, :-1].t(), x[:, 1:].t()), _per_token),
-        ),
-        "targets_shifted_twice": ("shifted_twice", (CAUSAL, SHIFTED, _shifting)),
-        "targets_not_shifted": ("unshifted_targets", (CAUSAL, SAME, _per_token)),
-        "targets_shifted_backward": (
-            "backward_shift",
-            (CAUSAL, lambda x: (x, x.roll(1, 1)), _per_token),
-            (CAUSAL, lambda x: (x, x.roll(-1, 1)), _per_token),
-        ),
-        "targets_in_another_order": ("", (OPEN, lambda x: (x, x.flip(1)), _per_token)),
-    },
-    _language,
-)
-
-check(
-    "causal_mask_of_one_more",
-    "sees_future",
-    lambda: _language(({"diagonal": 2}, SHIFTED, _per_token)),
-    says="one position",
-)
+SAME, SHIFTED, FIRST = (IDS, IDS), (IDS[:, :-1], IDS[:, 1:]), (IDS[:, :-1].t(), IDS[:, 1:].t())
+OPEN, CAUSAL, FUTURE = {"diagonal": None}, {}, "sees_future"
+rows = {
+    "no_causal_mask": (FUTURE, (OPEN, SHIFTED), (CAUSAL, SHIFTED)),
+    "norm_over_positions": (FUTURE, ({"between": _over_positions}, SHIFTED)),
+    "no_causal_mask_flat_targets": (FUTURE, (OPEN, (IDS[:, :-1], IDS[:, 1:].flatten()))),
+    "no_causal_mask_shifting_loss": (FUTURE, (OPEN, SAME, _shifting), (CAUSAL, SAME, _shifting)),
+    "no_causal_mask_time_first": (FUTURE, (OPEN | {"time_first": True}, FIRST), ({"time_first": True}, FIRST)),
+    "targets_shifted_twice": ("shifted_twice", (CAUSAL, SHIFTED, _shifting)),
+    "targets_not_shifted": ("unshifted_targets", (CAUSAL, SAME)),
+    "targets_shifted_backward": ("backward_shift", (CAUSAL, (IDS, IDS.roll(1, 1))), (CAUSAL, (IDS, IDS.roll(-1, 1)))),
+    "targets_in_another_order": ("", (OPEN, (IDS, IDS.flip(1)))),
+    "causal_mask_of_one_more": (FUTURE, ({"diagonal": 2}, SHIFTED), "one position"),
+}
+checks(_language, rows)
 
 
 def _masked(visible):
     x = _tokens(24, 12)
     hidden = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < 0.2
-    return given(
-        _attention(None), x if visible else torch.where(hidden, 0, x), torch.where(hidden, x, -100), _per_token
-    )
+    inputs = x if visible else torch.where(hidden, 0, x)
+    return given(_attention(None), inputs, torch.where(hidden, x, -100), _per_token)
 
 
-check("masked_tokens_that_are_visible", "visible_targets", lambda: _masked(True), lambda: _masked(False))
+checks(_masked, {"masked_tokens_that_are_visible": ("visible_targets", True, False)})
 
 
 def _labelled(diagonal):
@@ -111,36 +87,29 @@ def _labelled(diagonal):
     return given(module(forward, model=_attention(diagonal)), {"ids": IDS, "labels": IDS}, None, own_loss)
 
 
-check("labels_among_the_arguments", "sees_future", lambda: _labelled(None), lambda: _labelled(1))
+checks(_labelled, {"labels_among_the_arguments": (FUTURE, None, 1)})
 
 
 def _recurrent(both=False, target="next", given_target=False):
     """A recurrence over continuous sequences, of one direction or both."""
-    torch.manual_seed(0)
     x = torch.randn(12, 16, 3).cumsum(1)
     y = x[:, 1:, 0] if target == "next" else x[..., 0] * x[..., 1]
     x = x[:, :-1] if target == "next" else torch.cat([x, y[..., None]], 2) if given_target else x
-
-    def forward(self, x):
-        return self.head(self.layer(x)[0]).squeeze(-1)
-
     layer = nn.GRU(x.shape[2], 12, batch_first=True, bidirectional=both)
-    return given(module(forward, layer=layer, head=nn.Linear(24 if both else 12, 1)), x, y, F.mse_loss)
+    model = module(lambda self, x: self.head(self.layer(x)[0]).squeeze(-1), layer=layer, head=(24 if both else 12, 1))
+    return given(model, x, y, F.mse_loss)
 
 
-check("both_directions", "sees_future", lambda: _recurrent(both=True), _recurrent)
-check(
-    "target_among_the_channels",
-    "target_channel",
-    lambda: _recurrent(target="product", given_target=True),
-    lambda: _recurrent(both=True, target="product"),
-)
+rows = {
+    "both_directions": (FUTURE, True, False),
+    "target_among_the_channels": ("target_channel", (False, "product", True), (True, "product")),
+}
+checks(_recurrent, rows)
 
 
 def _pixels(own):
     """A masked convolution over images, which sees the pixels before its own, and its own if `own`."""
     x = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
 
     def forward(self, x):
         h = F.conv2d(x, self.first.weight * self.mask, self.first.bias, padding=1)
@@ -153,42 +122,31 @@ def _pixels(own):
     return given(model, x, x, F.mse_loss)
 
 
-check("pixels_that_see_themselves", "unshifted_targets", lambda: _pixels(True), lambda: _pixels(False))
+checks(_pixels, {"pixels_that_see_themselves": ("unshifted_targets", True, False)})
 
 
 def _coder(around, noisy=False):
     """An autoencoder, possibly with a path around its code."""
-    torch.manual_seed(0)
     x = torch.randn(24, 16, generator=torch.Generator().manual_seed(0))
+    noise = 0.1 * torch.randn(24, 16, generator=torch.Generator().manual_seed(1))
 
     def forward(self, x):
         result = self.decoder(F.relu(self.encoder(x)))
         return result + x if around else result
 
-    noise = 0.1 * torch.randn(24, 16, generator=torch.Generator().manual_seed(1))
-    model = module(forward, encoder=nn.Linear(16, 3), decoder=nn.Linear(3, 16))
-    return given(model, x + noise if noisy else x, x, F.mse_loss)
+    return given(module(forward, encoder=(16, 3), decoder=(3, 16)), x + noise if noisy else x, x, F.mse_loss)
 
 
-check("path_around_a_code", "bypassed_bottleneck", lambda: _coder(True), lambda: _coder(False))
-check("path_around_a_code_of_a_denoiser", "", lambda: _coder(True, noisy=True))
-
+rows = {
+    "path_around_a_code": ("bypassed_bottleneck", True, False),
+    "path_around_a_code_of_a_denoiser": ("", (True, True)),
+}
+checks(_coder, rows)
 SOURCE = torch.Generator().manual_seed(0)
 COLUMNS, LABEL = torch.randn(64, 6, generator=SOURCE), torch.randint(4, (64,), generator=SOURCE)
 PRICE = COLUMNS @ torch.randn(6, 1, generator=SOURCE) + torch.rand(64, 1, generator=SOURCE)
 CODES = torch.tensor([3.0, 1.5, 7.0, 2.0])
 LINE = torch.linspace(-1, 1, 64)[:, None]
-checks(
-    {
-        "label_as_a_column": ("target_column", (LABEL[:, None].float(), LABEL), (None, LABEL)),
-        "code_of_the_label_as_a_column": ("target_column", (CODES[LABEL][:, None], LABEL)),
-        "one_hot_label_as_columns": ("target_column", (F.one_hot(LABEL, 4).float(), LABEL)),
-        "price_as_a_column": ("target_column", ((PRICE - PRICE.mean()) / PRICE.std(), PRICE), (None, PRICE)),
-        "function_of_one_column": ("", (LINE, 2 * LINE + 1, True)),
-        "prototypes_of_classes": ("", (torch.randn(4, 6, generator=SOURCE)[LABEL], LABEL, True)),
-    },
-    lambda value: _table(*value),
-)
 
 
 def _table(column, y, alone=False):
@@ -197,9 +155,19 @@ def _table(column, y, alone=False):
     return given(layers(x.shape[1], 32, 4 if is_class else 1), x, y, F.cross_entropy if is_class else F.mse_loss)
 
 
+rows = {
+    "label_as_a_column": ("target_column", (LABEL[:, None].float(), LABEL), (None, LABEL)),
+    "code_of_the_label_as_a_column": ("target_column", (CODES[LABEL][:, None], LABEL)),
+    "one_hot_label_as_columns": ("target_column", (F.one_hot(LABEL, 4).float(), LABEL)),
+    "price_as_a_column": ("target_column", ((PRICE - PRICE.mean()) / PRICE.std(), PRICE), (None, PRICE)),
+    "function_of_one_column": ("", (LINE, 2 * LINE + 1, True)),
+    "prototypes_of_classes": ("", (torch.randn(4, 6, generator=SOURCE)[LABEL], LABEL, True)),
+}
+checks(_table, rows)
+
+
 def _conditioned(margin):
     """A classifier that is given the labels, for a margin of the true class or as a further input."""
-    torch.manual_seed(0)
 
     def forward(self, x, labels):
         h = self.body(x) + (0 if margin else self.embed(labels))
@@ -211,4 +179,4 @@ def _conditioned(margin):
     return given(model, (x, labels), labels)
 
 
-check("labels_as_a_further_input", "target_column", lambda: _conditioned(False), lambda: _conditioned(True))
+checks(_conditioned, {"labels_as_a_further_input": ("target_column", False, True)})

@@ -26,12 +26,6 @@ def _clipping(late=False, bound=0.1, scale=1.0, twice=False):
     return run
 
 
-check("clipped_after_the_step", "clipped_late", _clipping(late=True), _clipping())
-check("clipped_before_and_after_the_step", "", _clipping(twice=True))
-check("clipped_late_at_a_large_bound", "", _clipping(late=True, bound=100.0))
-check("clipped_while_scaled", "clipped_tiny", _clipping(scale=65536.0), _clipping(scale=65536.0, bound=1e4))
-
-
 def _replaced(model, loss):
     optimizer = SGD(model.parameters(), lr=0.05)
     model[4] = nn.Linear(32, 3)
@@ -61,10 +55,6 @@ def _head_by_hand(model, loss):
         step_by_hand((weight, bias))
 
 
-check("replaced_head_of_a_loop", "untrained_parameters", _replaced, _by_two)
-check("head_stepped_by_hand", "", _head_by_hand)
-
-
 def _summed(divisor=1, rate=1.0):
     def run(model, loss):
         optimizer = SGD(model.parameters(), lr=rate, momentum=0.9)
@@ -77,11 +67,7 @@ def _summed(divisor=1, rate=1.0):
     return run
 
 
-check("passes_that_are_summed", "summed_passes", _summed(), _summed(divisor=8))
-check("summed_passes_at_a_small_rate", "", _summed(rate=0.01))
-
-
-def _micro_batches(size, often):
+def _micro_batches(size, often=True):
     """Accumulate the gradients of micro-batches, and zero them for every micro-batch or once per step."""
 
     def run(model, loss):
@@ -94,10 +80,6 @@ def _micro_batches(size, often):
             optimizer.step()
 
     return run
-
-
-check("three_micro_batches", "cleared_gradients", _micro_batches(3, often=True), _micro_batches(1, often=True))
-check("four_micro_batches", "cleared_gradients", _micro_batches(4, often=True), _micro_batches(4, often=False))
 
 
 def _adversarial(model, loss):
@@ -114,9 +96,6 @@ def _adversarial(model, loss):
         optimizer.step()
 
 
-check("adversarial_inputs", "", _adversarial)
-
-
 def _epochs(anew):
     def run(model, loss):
         optimizer = Adam(model.parameters(), 1e-3)
@@ -128,9 +107,6 @@ def _epochs(anew):
             optimizer.step()
 
     return run
-
-
-check("adam_made_in_every_epoch", "lost_state", _epochs(True), _epochs(False))
 
 
 def _scaler(unscaled):
@@ -148,21 +124,25 @@ def _scaler(unscaled):
     return run
 
 
-check("loss_that_stays_scaled", "never_unscaled", _scaler(False), _scaler(True))
-
-
-def _frozen(mode):
+def _frozen(is_frozen, training=True):
     """Norms of a body that is frozen, in training mode or in evaluation."""
-    body = nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU()).requires_grad_(mode == "trained")
-    return nn.Sequential(body.eval() if mode == "evaluation" else body, nn.Linear(32, 3))
+    body = nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU()).requires_grad_(not is_frozen)
+    return nn.Sequential(body.train(training), nn.Linear(32, 3))
 
 
-check(
-    "frozen_norms_of_a_loop",
-    "moving_frozen_norms",
-    simple(steps=65),
-    simple(steps=65),
-    lambda: _frozen("training"),
-    lambda: _frozen("evaluation"),
-)
-check("trained_norms_of_a_loop", "", simple(steps=65), model=lambda: _frozen("trained"))
+check("clipped_after_the_step", "clipped_late", _clipping(late=True), _clipping())
+check("clipped_before_and_after_the_step", "", _clipping(twice=True))
+check("clipped_late_at_a_large_bound", "", _clipping(late=True, bound=100.0))
+check("clipped_while_scaled", "clipped_tiny", _clipping(scale=65536.0), _clipping(scale=65536.0, bound=1e4))
+check("replaced_head_of_a_loop", "untrained_parameters", _replaced, _by_two)
+check("head_stepped_by_hand", "", _head_by_hand)
+check("passes_that_are_summed", "summed_passes", _summed(), _summed(divisor=8))
+check("summed_passes_at_a_small_rate", "", _summed(rate=0.01))
+check("three_micro_batches", "cleared_gradients", _micro_batches(3), _micro_batches(1))
+check("four_micro_batches", "cleared_gradients", _micro_batches(4), _micro_batches(4, often=False))
+check("adversarial_inputs", "", _adversarial)
+check("adam_made_in_every_epoch", "lost_state", _epochs(True), _epochs(False))
+check("loss_that_stays_scaled", "never_unscaled", _scaler(False), _scaler(True))
+wrong, right, plain = lambda: _frozen(True), lambda: _frozen(True, training=False), simple(steps=65)
+check("frozen_norms_of_a_loop", "moving_frozen_norms", plain, plain, wrong, right)
+check("trained_norms_of_a_loop", "", plain, model=lambda: _frozen(False))

@@ -7,17 +7,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import Adam
 
-from tests.faults.checks.odd_forms import adam, body, calls, labelled, training
+from tests.faults.checks.odd_forms import adam, body, labelled, training
+from tests.faults.training import module
 
 
 @training
 def a_copy_as_teacher():
     student = body()
-    model = calls(
-        lambda self, x: (self.student(x), self.teacher(x)),
-        student=student,
-        teacher=deepcopy(body()).requires_grad_(False),
-    )
+    parts = {"student": student, "teacher": deepcopy(body()).requires_grad_(False)}
+    model = module(lambda self, x: (self.student(x), self.teacher(x)), **parts)
     x, y = labelled()
 
     def loss(outputs, y):
@@ -40,21 +38,9 @@ def a_variational_autoencoder():
         divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
         return F.mse_loss(made, x) + 0.01 * divergence
 
-    model = calls(run, encoder=body(out=8), decoder=body(width=4, out=8))
+    model = module(run, encoder=body(out=8), decoder=body(width=4, out=8))
     x = torch.randn(32, 2) @ torch.randn(2, 8)
     return model, (x, x), loss, adam(model)
-
-
-@training
-def a_noise_predictor():
-    def run(self, x, t):
-        return self.body(torch.cat([x, t[:, None].sin(), t[:, None].cos()], 1))
-
-    model = calls(
-        run, body=nn.Sequential(nn.Linear(10, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 8))
-    )
-    noise = torch.randn(64, 8)
-    return model, ((torch.randn(64, 8) * 0.3 + noise, torch.rand(64)), noise), F.mse_loss, adam(model)
 
 
 @training
@@ -64,7 +50,7 @@ def a_field_of_one_point():
             x = torch.sin(30 * layer(x)) if layer is self.layers[0] else torch.sin(layer(x))
         return self.layers[-1](x)
 
-    model = calls(run, layers=nn.ModuleList([nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 3)]))
+    model = module(run, layers=nn.ModuleList([nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 3)]))
     nn.init.uniform_(model.layers[0].weight, -0.5, 0.5)
     x = torch.rand(128, 2) * 2 - 1
     y = torch.stack([(5 * x[:, 0]).sin(), (4 * x[:, 1]).cos(), x.prod(1)], 1)
@@ -83,54 +69,22 @@ def an_equation_as_loss():
         u, slope, start = outputs
         return (slope + u).square().mean() + (start - 1).square().mean()
 
-    model = calls(
-        run, body=nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
-    )
+    layers = nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)
+    model = module(run, body=nn.Sequential(*layers))
     return model, (torch.linspace(0, 2, 40)[:, None], None), loss, adam(model)
 
 
 @training
-def a_policy() -> tuple:
-    model = body(out=3)
-    states, actions = torch.randn(64, 8), torch.randint(3, (64,))
-    returns = torch.randn(64)
-
-    def loss(outputs, targets):
-        actions, returns = targets
-        chosen = outputs.log_softmax(1).gather(1, actions[:, None])[:, 0]
-        return -(chosen * returns).mean()
-
-    return model, (states, (actions, returns)), loss, adam(model, 1e-3)
-
-
-@training
-def a_mixture_of_experts():
-    def run(self, x):
-        weights, chosen = self.gate(x).softmax(1).topk(2, 1)
-        result = torch.zeros(len(x), 4)
-        for number, expert in enumerate(self.experts):
-            rows, slots = (chosen == number).nonzero(as_tuple=True)
-            result = result.index_add(0, rows, expert(x[rows]) * weights[rows, slots][:, None])
-        return result
-
-    model = calls(run, gate=nn.Linear(8, 4), experts=nn.ModuleList([body() for _ in range(4)]))
-    return model, labelled(64), F.cross_entropy, adam(model)
-
-
-@training
-def bags_of_words() -> tuple:
-    model = calls(
-        lambda self, words, starts: self.head(self.bag(words, starts)),
-        bag=nn.EmbeddingBag(50, 16),
-        head=nn.Linear(16, 3),
-    )
+def bags_of_words():
+    parts = {"bag": nn.EmbeddingBag(50, 16), "head": nn.Linear(16, 3)}
+    model = module(lambda self, words, starts: self.head(self.bag(words, starts)), **parts)
     batch = torch.randint(50, (96,)), torch.arange(0, 96, 4)
     return model, (batch, torch.arange(24) % 3), F.cross_entropy, adam(model, 3e-2)
 
 
 @training
-def several_sizes_of_images() -> tuple:
-    model = calls(
+def several_sizes_of_images():
+    model = module(
         lambda self, images: torch.stack([self.head(self.body(image[None]).mean((2, 3))[0]) for image in images]),
         body=nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU()),
         head=nn.Linear(32, 3),

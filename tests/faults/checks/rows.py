@@ -37,11 +37,15 @@ def check(name: str, kind: str | tuple[str, ...], make: Make, twin: Make | None 
     row_of_kinds(name, tuple(filter(None, kinds)), "seen", make, twin, says)
 
 
-def checks(rows: dict[str, tuple[Any, ...]], make: Callable[..., Training]) -> None:
-    """Add a row of each entry (kind, what `make` gets, what it gets for the twin if there is one)."""
-    for name, (kind, broken, *twin) in rows.items():
-        twins = [lambda value=value: make(value) for value in twin]
-        check(name, kind, lambda value=broken: make(value), twins[0] if twins else None)
+def checks(make: Callable[..., Training], rows: dict[str, tuple[Any, ...]], says: str = "") -> None:
+    """Add a row of each entry (kind, arguments of `make`, those of the twin if there is one, what it says if any).
+
+    Arguments are a tuple, or one that is none.
+    """
+    for name, (kind, *rest) in rows.items():
+        *arguments, words = rest if isinstance(rest[-1], str) and len(rest) > 1 else (*rest, says)
+        made = [lambda value=value: make(*value if isinstance(value, tuple) else (value,)) for value in arguments]
+        check(name, kind, made[0], made[1] if len(made) > 1 else None, words)
 
 
 def numbers(examples: int = 48, features: int = 12, classes: int = 6, seed: int = 1) -> tuple[Tensor, Tensor]:

@@ -5,15 +5,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
-from tests.faults.checks.rows import adam, check, checks, given, layers
-
-
-def _groups(weights, biases, kind=SGD, **options):
-    def make(model):
-        parts = [[p for p in model.parameters() if (p.dim() > 1) is wide] for wide in (True, False)]
-        return kind([{"params": parts[0], "lr": weights}, {"params": parts[1], "lr": biases}], **options)
-
-    return make
+from tests.faults.checks.rows import adam, checks, given, layers
+from tests.faults.training import adam as any_optimizer
 
 
 def _clusters():
@@ -22,46 +15,17 @@ def _clusters():
     return 2 * torch.randn(6, 10)[targets] + 0.5 * torch.randn(120, 10), targets
 
 
-def _set(make):
+def _set(kind, rate, **options):
+    optimizer = any_optimizer(rate, kind, **options)
+    return given(layers(10, 32, 32, 6), *_clusters(), optimizer=optimizer, trial_steps=20)
+
+
+def _grouped(weights, biases, kind=SGD, **options):
+    def make(model):
+        parts = [[p for p in model.parameters() if (p.dim() > 1) is wide] for wide in (True, False)]
+        return kind([{"params": parts[0], "lr": weights}, {"params": parts[1], "lr": biases}], **options)
+
     return given(layers(10, 32, 32, 6), *_clusters(), optimizer=make, trial_steps=20)
-
-
-for name, kind, says, wrong, right in (
-    ("epsilon_of_ten", "unusual_setting", "eps", (Adam, 1e-3, {"eps": 10.0}), (Adam, 1e-3, {"eps": 1e-4})),
-    ("epsilon_of_rmsprop", "unusual_setting", "eps", (RMSprop, 1e-2, {"eps": 100.0}), None),
-    (
-        "betas_swapped",
-        "swapped_betas",
-        "0.999",
-        (Adam, 1e-2, {"betas": (0.999, 0.9)}),
-        (AdamW, 1e-3, {"betas": (0.9, 0.95)}),
-    ),
-    ("momentum_of_999", "effective_rate", "0.999", (SGD, 0.1, {"momentum": 0.999}), (SGD, 1e-3, {"momentum": 0.99})),
-    (
-        "decay_of_adam",
-        "excessive_decay",
-        "weight decay",
-        (Adam, 3e-3, {"weight_decay": 1.0}),
-        (Adam, 3e-3, {"weight_decay": 1e-4}),
-    ),
-):
-    make = lambda value: lambda: _set(lambda m: value[0](m.parameters(), value[1], **value[2]))  # noqa: E731
-    check(name, kind, make(wrong), right and make(right), says)
-check("decoupled_decay_of_a_third", "", lambda: _set(lambda m: AdamW(m.parameters(), 1e-3, weight_decay=0.3)))
-check(
-    "rate_of_biases_too_large",
-    "rate_too_large",
-    lambda: _set(_groups(0.05, 300.0, momentum=0.9)),
-    lambda: _set(_groups(0.05, 0.1, momentum=0.9)),
-    "group 1",
-)
-check(
-    "rate_of_weights_too_small",
-    "rate_too_small",
-    lambda: _set(_groups(1e-9, 1e-2, AdamW)),
-    lambda: _set(_groups(1e-3, 1e-2, AdamW)),
-    "group 0",
-)
 
 
 def _clipped(limit):
@@ -71,29 +35,57 @@ def _clipped(limit):
     return given(model, *_clusters(), optimizer=SGD(model.parameters(), 0.1), trial_steps=20)
 
 
-check("hooks_that_clip_gradients", "clipped_to_nothing", lambda: _clipped(1e-6), lambda: _clipped(1.0))
-
-
 def _without_norms(count):
     """An optimizer that does not hold the norms, or neither the last layer."""
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(10, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 6))
     held = [*model[0].parameters(), *model[3].parameters()][:count]
     return given(model, *_clusters(), optimizer=Adam(held, 1e-2), trial_steps=20)
 
 
-check(
-    "last_layer_outside_the_optimizer", "untrained_parameters", lambda: _without_norms(2), lambda: _without_norms(4)
-)
+rows = {
+    "epsilon_of_ten": (
+        *("unusual_setting", lambda: _set(Adam, 1e-3, eps=10.0)),
+        *(lambda: _set(Adam, 1e-3, eps=1e-4), "eps"),
+    ),
+    "epsilon_of_rmsprop": ("unusual_setting", lambda: _set(RMSprop, 1e-2, eps=100.0), "eps"),
+    "betas_swapped": (
+        *("swapped_betas", lambda: _set(Adam, 1e-2, betas=(0.999, 0.9))),
+        *(lambda: _set(AdamW, 1e-3, betas=(0.9, 0.95)), "0.999"),
+    ),
+    "momentum_of_999": (
+        *("effective_rate", lambda: _set(SGD, 0.1, momentum=0.999)),
+        *(lambda: _set(SGD, 1e-3, momentum=0.99), "0.999"),
+    ),
+    "decay_of_adam": (
+        *("excessive_decay", lambda: _set(Adam, 3e-3, weight_decay=1.0)),
+        *(lambda: _set(Adam, 3e-3, weight_decay=1e-4), "weight decay"),
+    ),
+    "decoupled_decay_of_a_third": ("", lambda: _set(AdamW, 1e-3, weight_decay=0.3)),
+    "rate_of_biases_too_large": (
+        *("rate_too_large", lambda: _grouped(0.05, 300.0, momentum=0.9)),
+        *(lambda: _grouped(0.05, 0.1, momentum=0.9), "group 1"),
+    ),
+    "rate_of_weights_too_small": (
+        *("rate_too_small", lambda: _grouped(1e-9, 1e-2, AdamW)),
+        *(lambda: _grouped(1e-3, 1e-2, AdamW), "group 0"),
+    ),
+}
+checks(lambda make: make(), rows)
+checks(_clipped, {"hooks_that_clip_gradients": ("clipped_to_nothing", 1e-6, 1.0)})
+checks(_without_norms, {"last_layer_outside_the_optimizer": ("untrained_parameters", 2, 4)})
 
 
-def _tried(x, y, outputs, loss=F.cross_entropy, optimizer=None, act=nn.ReLU, steps=10, hidden=32):
-    widths = (x.shape[1], hidden, outputs) if hidden else (x.shape[1], outputs)
-    return given(layers(*widths, act=act), x, y, loss, optimizer or adam(), trial_steps=steps)
+def _tried(x, y, outputs, loss=F.cross_entropy, optimizer=None, act=nn.ReLU, steps=10, hidden=(32,)):
+    network = layers(x.shape[1], *hidden, outputs, act=act)
+    return given(network, x, y, loss, optimizer or adam(), trial_steps=steps)
 
 
 def _vectors(count=32, seed=0):
     return torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def _sgd(rate):
+    return any_optimizer(rate, SGD)
 
 
 def _surrogate(outputs, actions):
@@ -102,24 +94,21 @@ def _surrogate(outputs, actions):
     return -((logarithms - logarithms.detach()).exp() * torch.linspace(-1, 1, len(actions))).mean()
 
 
-X = _vectors()
-PAIRS = torch.arange(32) % 2
-check(
-    "every_example_with_both_labels",
-    "prevented_by_data",
-    lambda: _tried(X[:16].repeat(2, 1) + 1e-6 * _vectors(32, 1), torch.arange(32) // 16, 2),
-)
-check("rate_at_which_steps_hardly_lower", "", lambda: _tried(X, PAIRS, 2, optimizer=adam(1e-3)))
-check(
-    "two_percent_of_the_variance",
-    "",
-    lambda: _tried(_vectors(256), 0.15 * _vectors(256)[:, :1] + _vectors(256, 1)[:, :1], 1, F.mse_loss, hidden=0),
-)
-check(
-    "surrogate_of_a_policy",
-    "",
-    lambda: _tried(_vectors(256), torch.arange(256) % 4, 4, _surrogate, adam(1e-3), nn.Tanh),
-)
+X, MANY = _vectors(), _vectors(256)
+PAIRS, CE, MSE = torch.arange(32) % 2, F.cross_entropy, F.mse_loss
+LARGEST = (_vectors(64) @ torch.eye(6)[:, :3]).argmax(1)
+rows = {
+    "every_example_with_both_labels": (
+        *("prevented_by_data", (X[:16].repeat(2, 1) + 1e-6 * _vectors(32, 1), torch.arange(32) // 16, 2)),
+    ),
+    "rate_at_which_steps_hardly_lower": ("", (X, PAIRS, 2, CE, adam(1e-3))),
+    "two_percent_of_the_variance": (
+        *("", (MANY, 0.15 * MANY[:, :1] + _vectors(256, 1)[:, :1], 1, MSE, adam(), nn.ReLU, 10, ())),
+    ),
+    "surrogate_of_a_policy": ("", (MANY, torch.arange(256) % 4, 4, _surrogate, adam(1e-3), nn.Tanh)),
+    "large_inputs_that_train": ("", (30 * _vectors(64), LARGEST, 3, CE, adam(), nn.ReLU, 60, (64,))),
+}
+checks(_tried, rows)
 
 
 def _scores(softened):
@@ -130,66 +119,45 @@ def _scores(softened):
         shares = scores / scores.sum(1, keepdim=True)
         return -(F.one_hot(targets, 3) * shares.log()).sum(1).mean()
 
-    return _tried(X, torch.arange(32) % 3, 3, loss, lambda net: SGD(net.parameters(), 0.5), steps=40)
+    return _tried(X, torch.arange(32) % 3, 3, loss, _sgd(0.5), steps=40)
 
 
-check("score_that_becomes_zero", "not_finite", lambda: _scores(False), lambda: _scores(True), "steps at rate 0.5")
-for rate in (300.0, 1e-7, 1e-13):
-    kind = "rate_too_large" if rate > 1 else "rate_too_small"
-    check(
-        f"rate_of_{rate:g}".replace("-", "_"),
-        kind,
-        lambda rate=rate: _tried(
-            X, PAIRS, 2, None or F.cross_entropy, lambda n: SGD(n.parameters(), rate), nn.Tanh, 20
-        ),
-        lambda: _tried(X, PAIRS, 2, F.cross_entropy, lambda n: SGD(n.parameters(), 0.1), nn.Tanh, 20),
-    )
+def _rated(rate):
+    return _tried(X, PAIRS, 2, CE, _sgd(rate), nn.Tanh, 20)
 
 
-def _far_too_large(make):
+def _far_too_large(optimizer):
     x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
-    return _tried(x, x[:, :1].tanh(), 1, F.mse_loss, make)
+    return _tried(x, x[:, :1].tanh(), 1, MSE, optimizer)
 
 
-checks(
-    {
-        "rate_of_a_million": (
-            "rate_too_large",
-            lambda net: SGD(net.parameters(), 1e6),
-            lambda net: Adam(net.parameters()),
-        ),
-        "rate_of_a_billion": ("rate_too_large", lambda net: SGD(net.parameters(), 1e9)),
-    },
-    _far_too_large,
-)
-for scale in (1.0, 1e4):
-    for reduction in ("mean", "sum"):
-        # No limit is absolute: a loss of 10⁸ is that of large targets.
-        check(
-            f"targets_of_{scale:g}_{reduction}",
-            "",
-            lambda scale=scale, reduction=reduction: _tried(
-                _vectors(64),
-                scale * _vectors(64)[:, :1] + scale,
-                1,
-                nn.MSELoss(reduction=reduction),
-                lambda net: SGD(net.parameters(), 0.05 / (64 if reduction == "sum" else 1)),
-                steps=20,
-                hidden=0,
-            ),
-        )
+checks(_scores, {"score_that_becomes_zero": ("not_finite", False, True, "steps at rate 0.5")})
+rows = {
+    "rate_of_300": ("rate_too_large", 300.0, 0.1),
+    "rate_of_1e_07": ("rate_too_small", 1e-7, 0.1),
+    "rate_of_1e_13": ("rate_too_small", 1e-13, 0.1),
+}
+checks(_rated, rows)
+rows = {
+    "rate_of_a_million": ("rate_too_large", _sgd(1e6), adam(1e-3)),
+    "rate_of_a_billion": ("rate_too_large", _sgd(1e9)),
+}
+checks(_far_too_large, rows)
+
+
+def _scaled(scale, reduction):
+    """No limit is absolute: a loss of 10⁸ is that of large targets."""
+    x, rate = _vectors(64), 0.05 / (64 if reduction == "sum" else 1)
+    return _tried(x, scale * x[:, :1] + scale, 1, nn.MSELoss(reduction=reduction), _sgd(rate), steps=20, hidden=())
 
 
 def _generator(rate):
     """A generator's targets are all alike, and the best constant outputs are the best of all."""
-    torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
     return _tried(X, PAIRS, 2, lambda outputs, batch: F.softplus(-critic(outputs)).mean(), adam(rate))
 
 
-check("generator_of_constant_targets", "", lambda: _generator(1e-2))
-check(
-    "large_inputs_that_train",
-    "",
-    lambda: _tried(30 * _vectors(64), (_vectors(64) @ torch.eye(6)[:, :3]).argmax(1), 3, steps=60, hidden=64),
-)
+for scale in (1.0, 1e4):
+    for reduction in ("mean", "sum"):
+        checks(_scaled, {f"targets_of_{scale:g}_{reduction}": ("", (scale, reduction))})
+checks(_generator, {"generator_of_constant_targets": ("", 1e-2)})

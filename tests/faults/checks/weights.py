@@ -7,95 +7,58 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.faults.checks.rows import check, given, layers, numbers
+from tests.faults.checks.rows import adam, checks, given, layers, numbers
 from tests.faults.training import module
 
 X, Y = numbers()
 
 
-def _filled(fill, *places, bias=0.0):
-    """Three layers, of which some are filled with a constant."""
-    model = layers(12, 32, 32, 6)
-    for place in places:
-        nn.init.constant_(model[place].weight, fill)
-        nn.init.constant_(model[place].bias, bias)
-    return given(model, X, Y)
-
-
-check("constant_weights", "identical_units", lambda: _filled(0.05, 0, 2, 4), lambda: _filled(0.05), r"where=\('0'")
-
-
 def _adapted(head):
     """A layer with a low-rank addition, one factor zero, and a head of zeros: equal units with other gradients."""
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        return self.head(F.relu(self.layer(x) + self.up(self.down(x))))
-
     parts = {"layer": nn.Linear(12, 32), "head": nn.Linear(32, 6), "down": nn.Linear(12, 4, bias=False)}
+    forward = lambda self, x: self.head(F.relu(self.layer(x) + self.up(self.down(x))))  # noqa: E731
     model = module(forward, **parts, up=nn.Linear(4, 32, bias=False))
     nn.init.zeros_(model.up.weight)
     nn.init.normal_(model.head.weight, std=0.1) if head else nn.init.zeros_(model.head.weight)
     return given(model, X, Y)
 
 
-check("low_rank_addition_of_zero", "", lambda: _adapted(head=True))
-check("low_rank_addition_and_head_of_zero", "", lambda: _adapted(head=False))
+checks(_adapted, {"low_rank_addition_of_zero": ("", True), "low_rank_addition_and_head_of_zero": ("", False)})
 
 
-def _attention(residual, *zeros):
-    """A class token that attends to positions, in a residual block or not."""
-    torch.manual_seed(0)
+def _attention(*zeros):
+    """A class token that attends to positions in a residual block."""
 
     def forward(self, x):
         x = torch.cat([self.token.expand(len(x), 1, 16), self.embed(x)], 1) + self.positions
         y = F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
-        return self.head((x + y if residual else y)[:, 0])
+        return self.head((x + y)[:, 0])
 
     parts = {name: nn.Linear(16, 16, bias=False) for name in ("query", "key", "value")}
     tokens = {"token": nn.Parameter(torch.zeros(1, 1, 16)), "positions": nn.Parameter(torch.zeros(1, 9, 16))}
-    model = module(forward, **parts, embed=nn.Linear(6, 16), head=nn.Linear(16, 4), **tokens)
+    model = module(forward, **parts, embed=(6, 16), head=(16, 4), **tokens)
     for name in zeros:
         nn.init.zeros_(model.get_submodule(name).weight)
     return given(model, torch.randn(24, 8, 6), torch.arange(24) % 4)
 
 
-for residual in (False, True):
-    kind = "residual" if residual else "plain"
-    broken, twin = lambda r=residual: _attention(r, "query", "key"), lambda r=residual: _attention(r, "head", "query")
-    check(f"queries_and_keys_zero_{kind}", "zero_weights", broken, twin, "'query.weight', 'key.weight'")
-    check(f"queries_zero_{kind}", "", lambda r=residual: _attention(r, "query"))
+rows = {
+    "queries_and_keys_zero_residual": (
+        *("zero_weights", ("query", "key"), ("head", "query")),
+        "'query.weight', 'key.weight'",
+    ),
+    "queries_zero_residual": ("", ("query",)),
+}
+checks(_attention, rows)
 
 
 def _packed(zero):
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
-
-    model = module(forward, attention=nn.MultiheadAttention(16, 2, batch_first=True), head=nn.Linear(16, 4))
+    forward = lambda self, x: self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))  # noqa: E731
+    model = module(forward, attention=nn.MultiheadAttention(16, 2, batch_first=True), head=(16, 4))
     with torch.no_grad():
         model.attention.in_proj_bias.zero_()
         model.attention.in_proj_weight[:zero] = 0
     return given(model, torch.randn(24, 8, 16), torch.arange(24) % 4)
-
-
-check("packed_queries_and_keys_zero", "zero_weights", lambda: _packed(32), lambda: _packed(16))
-
-
-def _scorer(bias):
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        return self.head(F.relu(self.hidden(x)))
-
-    model = module(forward, hidden=nn.Linear(12, 32), head=nn.Linear(32, 6))
-    if bias:
-        nn.init.constant_(model.hidden.bias, bias)
-    return given(model, X, Y)
-
-
-check("dead_units_of_a_function", "dead_units", lambda: _scorer(-20.0), lambda: _scorer(0.0), r"where=\('hidden',\)")
 
 
 def _large(bias):
@@ -104,31 +67,23 @@ def _large(bias):
     return given(model, X, 5000 + 100 * X[:, :1], F.mse_loss)
 
 
-check("outputs_larger_than_targets", "exploding_weights", lambda: _large(2e7), lambda: _large(5000.0))
+checks(_packed, {"packed_queries_and_keys_zero": ("zero_weights", 32, 16)})
+checks(_large, {"outputs_larger_than_targets": ("exploding_weights", 2e7, 5000.0)})
 
 
 def _read(read):
     """A linear layer whose weight is read by a function."""
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        return self.head(F.relu(F.linear(x, read(self.weight))))
-
-    model = module(forward, weight=nn.Parameter(torch.randn(16, 8) / 4), head=nn.Linear(16, 3))
+    weight = nn.Parameter(torch.randn(16, 8) / 4)
+    model = module(lambda self, x: self.head(F.relu(F.linear(x, read(self.weight)))), weight=weight, head=(16, 3))
     return given(model, torch.randn(32, 8), torch.arange(32) % 3)
 
 
-for operation, broken, twin in (
+for operation, wrong, right in (
     ("data", lambda w: w.data, lambda w: w),
     ("detach", lambda w: 2 * w.detach(), lambda w: w + (w.round() - w).detach()),  # the gradient passes the rounding
 ):
-    check(
-        f"weights_read_through_{operation}",
-        "detached",
-        lambda f=broken: _read(f),
-        lambda f=twin: _read(f),
-        rf"'parameters': 1, 'operation': '{operation}'.*where=\('weight',\)",
-    )
+    says = rf"'parameters': 1, 'operation': '{operation}'.*where=\('weight',\)"
+    checks(_read, {f"weights_read_through_{operation}": ("detached", wrong, right)}, says)
 
 
 def _hard(logits):
@@ -137,54 +92,24 @@ def _hard(logits):
 
 def _code(choose):
     """An embedding of a code that layers choose."""
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        return self.head(choose(self.encoder(x)) @ self.codes)
-
     encoder = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 6))
-    model = module(forward, encoder=encoder, codes=nn.Parameter(torch.randn(6, 16)), head=nn.Linear(16, 3))
+    forward = lambda self, x: self.head(choose(self.encoder(x)) @ self.codes)  # noqa: E731
+    model = module(forward, encoder=encoder, codes=nn.Parameter(torch.randn(6, 16)), head=(16, 3))
     return given(model, torch.randn(64, 8), torch.arange(64) % 3)
 
 
-ENCODER = r"where=\('encoder\.0\.weight', 'encoder\.0\.bias'"
-check(
-    "choice_by_argmax",
-    "detached",
-    lambda: _code(_hard),
-    lambda: _code(lambda z: _hard(z) + z.softmax(1) - z.softmax(1).detach()),
-    ENCODER,
-)
-check("choice_by_sign", "detached", lambda: _code(lambda z: (z > 0).float()), lambda: _code(lambda z: z.softmax(1)))
-
-
-def _head(how):
-    """A head that is created in every pass, kept in a list, or registered."""
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        head = nn.Linear(16, 3) if how == "created" else self.heads[0]
-        return head(F.relu(self.first(x)))
-
-    model = module(forward, first=nn.Linear(8, 16), heads=[nn.Linear(16, 3)])
-    if how == "registered":
-        model.head = model.heads[0]
-    return given(model, torch.randn(32, 8), torch.arange(32) % 3)
-
-
-check(
-    "head_created_in_forward",
-    "unregistered_modules",
-    lambda: _head("created"),
-    lambda: _head("registered"),
-    "in __init__",
-)
-check("head_in_a_list", "unregistered_modules", lambda: _head("listed"), says="nn.ModuleList")
+rows = {
+    "choice_by_argmax": (
+        *("detached", _hard, lambda z: _hard(z) + z.softmax(1) - z.softmax(1).detach()),
+        r"where=\('encoder\.0\.weight', 'encoder\.0\.bias'",
+    ),
+    "choice_by_sign": ("detached", lambda z: (z > 0).float(), lambda z: z.softmax(1)),
+}
+checks(_code, rows)
 
 
 def _detached(every):
     """A state that is detached at every step, or at some."""
-    torch.manual_seed(0)
 
     def forward(self, x):
         state = x.new_zeros(len(x), 16)
@@ -194,19 +119,16 @@ def _detached(every):
                 state = state.detach() if time + 1 < x.shape[1] else state
         return self.last(state)
 
-    model = module(forward, cell=nn.GRUCell(3, 16), last=nn.Linear(16, 4))
+    model = module(forward, cell=nn.GRUCell(3, 16), last=(16, 4))
     return given(model, torch.randn(16, 8, 3), torch.arange(16) % 4)
 
 
-check("state_detached_at_every_step", "detached", lambda: _detached(1), lambda: _detached(5), "'steps': 7")
-
-
+checks(_detached, {"state_detached_at_every_step": ("detached", 1, 5, "'steps': 7")})
 KEPT = []  # optimizers of parts that a row does not train itself
 
 
 def _adversarial(step, trains, has_other=False):
     """A generator and its critic; one step trains one of them."""
-    torch.manual_seed(0)
 
     def forward(self, noise, real):
         if step == "generator":
@@ -227,37 +149,27 @@ def _adversarial(step, trains, has_other=False):
     return given(model, (torch.randn(64, 4), torch.randn(64, 8)), y, F.binary_cross_entropy_with_logits, optimizer)
 
 
-check(
-    "critic_that_no_optimizer_holds",
-    "untrained_parameters",
-    lambda: _adversarial("generator", "generator"),
-    lambda: _adversarial("generator", "generator", has_other=True),
-)
-check(
-    "generator_under_no_grad",
-    "no_grad",
-    lambda: _adversarial("critic", ""),
-    lambda: _adversarial("critic", "critic"),
-)
+wrong, right = ("generator", "generator"), ("generator", "generator", True)
+rows = {
+    "critic_that_no_optimizer_holds": ("untrained_parameters", wrong, right),
+    "generator_under_no_grad": ("no_grad", ("critic", ""), ("critic", "critic")),
+}
+checks(_adversarial, rows)
 
 
 def _averaged(is_copy):
     """A network beside a frozen one in training mode: an average of it, or another one."""
-    torch.manual_seed(0)
-
-    def forward(self, x):
-        return self.online(x), self.target(0.5 * x).detach()
-
     online, other = (
         nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 4))
         for width in (16, 12)
     )
-    model = module(forward, online=online, target=(deepcopy(online) if is_copy else other).requires_grad_(False))
+    target = (deepcopy(online) if is_copy else other).requires_grad_(False)
+    model = module(lambda self, x: (self.online(x), self.target(0.5 * x).detach()), online=online, target=target)
     x = torch.randn(64, 8)
     return given(model, x, x, lambda made, _: F.mse_loss(*made), Adam(online.parameters(), 1e-3))
 
 
-check("norms_of_another_frozen_network", "moving_frozen_norms", lambda: _averaged(False), lambda: _averaged(True))
+checks(_averaged, {"norms_of_another_frozen_network": ("moving_frozen_norms", False, True)})
 
 
 def _replaced(change, afterwards=False):
@@ -265,8 +177,7 @@ def _replaced(change, afterwards=False):
     model = layers(6, 32, 3)
     optimizer = Adam(model.parameters(), 1e-2)
     change(model)
-    batch = numbers(32, 6, 3)
-    return given(model, *batch, optimizer=Adam(model.parameters(), 1e-2) if afterwards else optimizer, trial_steps=5)
+    return given(model, *numbers(32, 6, 3), optimizer=adam() if afterwards else optimizer, trial_steps=5)
 
 
 def _new_head(model):
@@ -287,13 +198,9 @@ def _emptied(model):
 
 
 for change, count in ((_new_head, 2), (_reset, 4), (_emptied, 4)):
-    check(
-        f"optimizer_of{change.__name__}_tensors",
-        "untrained_parameters",
-        lambda change=change: _replaced(change),
-        lambda change=change: _replaced(change, afterwards=True),
-        f"same shapes.*'parameters': {count}",
-    )
+    says = f"same shapes.*'parameters': {count}"
+    row = {f"optimizer_of{change.__name__}_tensors": ("untrained_parameters", change, (change, True), says)}
+    checks(_replaced, row)
 
 
 def _listed_twice(repeated):
@@ -304,10 +211,4 @@ def _listed_twice(repeated):
     return given(model, *numbers(32, 6, 3), optimizer=optimizer)
 
 
-check(
-    "parameter_in_two_groups",
-    "repeated_parameters",
-    lambda: _listed_twice(True),
-    lambda: _listed_twice(False),
-    r"where=\('0.weight',\)",
-)
+checks(_listed_twice, {"parameter_in_two_groups": ("repeated_parameters", True, False, r"where=\('0.weight',\)")})

@@ -21,7 +21,7 @@ from tests.faults.kinds.networks import (
     sentences,
     vectors,
 )
-from tests.faults.kinds.rows import adamw, add, case, sgd
+from tests.faults.kinds.rows import adamw, add, altered, case, sgd
 
 
 def with_value(value: float, *place: int) -> Callable[[Tensor], Tensor]:
@@ -75,9 +75,8 @@ add("one_image_repeated", lambda: convolutions(3), repeated, None, "constant_inp
 # Images of 0 to 255, without norms.
 bytes_of = changed(images, as_bytes)
 add("bytes_as_floats", lambda: convolutions(4, norm=False), bytes_of, sgd(0.1), "unscaled_inputs")
-add(
-    "unscaled_table", lambda: mlp([8, 64, 64, 3]), changed(vectors, in_units), sgd(0.1), "unscaled_inputs", aside=True
-)
+columns, wide_mlp = changed(vectors, in_units), lambda: mlp([8, 64, 64, 3])
+add("unscaled_table", wide_mlp, columns, sgd(0.1), "unscaled_inputs", aside=True)
 
 # Images as they were read.
 read = changed(images, lambda x: ((x - x.min()) * 60).to(torch.uint8))
@@ -141,22 +140,6 @@ class TanhOutput(ResidualNet):
         return super().forward(x).tanh()
 
 
-@case("dominant_class", "dominating_bias")
-def large_bias() -> nn.Module:
-    """A classifier that starts with a bias of 50 for one class."""
-    net = ResidualNet()
-    net.fc.bias.data[0] = 50.0
-    return net
-
-
-@case("dominant_class", "dominating_bias", batch=sentences, optimizer=adamw(), aside=True)
-def large_biases() -> nn.Module:
-    """Biases drawn from N(0, 30²)."""
-    net = SentenceNet()
-    nn.init.normal_(net.head.bias, std=30.0)
-    return net
-
-
 @case("input_independent_outputs", optimizer=sgd())
 class MeanOverBatch(ResidualNet):
     """Features averaged over the batch, then repeated."""
@@ -165,19 +148,19 @@ class MeanOverBatch(ResidualNet):
         return super().features(x).mean(0, keepdim=True).expand(len(x), -1)
 
 
-@case("input_independent_outputs", "zero_weights", optimizer=sgd(), aside=True)
-def zero_layer() -> nn.Module:
-    """A hidden layer of zeros: no information passes, and no gradient."""
-    net = digits_mlp()
-    for parameter in net[3].parameters():
-        nn.init.zeros_(parameter)
-    return net
+DOMINANT, CONSTANT, ZEROS = ("dominant_class", "dominating_bias"), "input_independent_outputs", "zero_weights"
+# A classifier that starts with a bias of 50 for one class, and one with biases drawn from N(0, 30²).
+add("large_bias", altered(ResidualNet, lambda net: net.fc.bias[0].fill_(50.0)), images, None, *DOMINANT)
+of_words = altered(SentenceNet, lambda net: nn.init.normal_(net.head.bias, std=30.0))
+add("large_biases", of_words, sentences, adamw(), *DOMINANT, aside=True)
 
 
-@case("zero_weights", "input_independent_outputs", optimizer=sgd())
-def zeros_everywhere() -> nn.Module:
-    """All weights and biases start at zero."""
-    net = digits_mlp()
+def zeros(net: nn.Module) -> None:
+    """Sets all parameters to zero."""
     for parameter in net.parameters():
         nn.init.zeros_(parameter)
-    return net
+
+
+# A hidden layer of zeros: no information passes, and no gradient. All weights and biases start at zero.
+add("zero_layer", altered(digits_mlp, lambda net: zeros(net[3])), images, sgd(), CONSTANT, ZEROS, aside=True)
+add("zeros_everywhere", altered(digits_mlp, zeros), images, sgd(), ZEROS, CONSTANT)

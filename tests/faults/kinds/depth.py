@@ -1,6 +1,8 @@
 """Cases whose fault is how signal and gradient travel through the layers."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,7 @@ from tests.faults.kinds.networks import (
     sentences,
     without_norm,
 )
-from tests.faults.kinds.rows import adamw, add, case, each, sgd
+from tests.faults.kinds.rows import adamw, add, altered, case, each, sgd
 
 
 def initialized(model: nn.Module, fill: Callable[[Tensor], object]) -> nn.Module:
@@ -59,45 +61,34 @@ class PreActivation(Block):
         return x + self.branch(x)
 
 
-GROWS = ("growing_variance", "exploding_gradient", "overflow")
-# Residual networks of 60 and of 80 blocks whose norms were removed.
-add("no_norms", lambda: initialized(ResidualNet(60, norm=without_norm), he), images, sgd(), *GROWS)
-add(
-    "pre_activation_without_norms",
-    lambda: initialized(ResidualNet(80, width=8, norm=without_norm, block=PreActivation), he),
-    images,
-    adamw(),
-    *GROWS,
-    aside=True,
-)
-# A CIFAR ResNet-110 without norms.
-add(
-    "no_norms_for_images", lambda: convert(resnet_cifar(110, in_channels=1), "none"), lambda: images(16), None, *GROWS
-)
-
-
-@case(*GROWS, batch=sentences, optimizer=sgd(), aside=True)
-def transformer_without_norms() -> nn.Module:
-    """A transformer of 32 layers without norms."""
-    net = SentenceNet(32, norms=False)
+def normal_ends(net: SentenceNet) -> None:
+    """Draws the last layers of branches by their fan-in."""
     for layer in net.layers:
         for linear in (layer.out, layer.mlp[0], layer.mlp[2]):
             nn.init.normal_(linear.weight, std=(2 / linear.in_features) ** 0.5)
-    return net
 
+
+def residual(blocks: int, **options: Any) -> nn.Module:
+    """A residual network without norms, of He's weights."""
+    return initialized(ResidualNet(blocks, norm=without_norm, **options), he)
+
+
+GROWS = ("growing_variance", "exploding_gradient", "overflow")
+# Residual networks of 60 and 80 blocks, a CIFAR ResNet-110 and a transformer of 32 layers, without their norms.
+add("no_norms", lambda: residual(60), images, sgd(), *GROWS)
+narrow = lambda: residual(80, width=8, block=PreActivation)  # noqa: E731
+add("pre_activation_without_norms", narrow, images, adamw(), *GROWS, aside=True)
+deep = lambda: convert(resnet_cifar(110, in_channels=1), "none")  # noqa: E731
+add("no_norms_for_images", deep, lambda: images(16), None, *GROWS)
+bare = altered(lambda: SentenceNet(32, norms=False), normal_ends)
+add("transformer_without_norms", bare, sentences, sgd(), *GROWS, aside=True)
 
 LARGE = ("exploding_weights", *GROWS)
 # Weights drawn from N(0, 1) in eight layers.
 add("standard_normal_weights", lambda: initialized(digits_mlp(7), nn.init.normal_), images, sgd(), *LARGE)
 # Kernels of variance 2 / 9, whatever the number of channels.
-add(
-    "fan_in_of_one_channel",
-    lambda: initialized(convolutions(12, norm=False), normal((2 / 9) ** 0.5)),
-    images,
-    adamw(),
-    *LARGE,
-    aside=True,
-)
+of_one = lambda: initialized(convolutions(12, norm=False), normal((2 / 9) ** 0.5))  # noqa: E731
+add("fan_in_of_one_channel", of_one, images, adamw(), *LARGE, aside=True)
 
 FADES = ("vanishing_signal", "fading_signal", "vanishing_gradient", "missing_skip")
 # Weights drawn from N(0, 0.01²) in eight layers.
@@ -124,50 +115,28 @@ add("skip_forgotten", lambda: ResidualNet(30, block=Plain), images, sgd(), *WITH
 add("plain_with_norms", lambda: convolutions(50), images, sgd(), *WITHOUT_SKIP, aside=True)
 
 
-@case("saturated_units", optimizer=sgd())
-def saturated_tanh() -> nn.Module:
-    """Inputs to tanh of standard deviation 50."""
-    return each(nn.Linear, lambda layer: layer.weight.mul_(100), digits_mlp(activation=nn.Tanh))
-
-
-@case("saturated_units", batch=sentences, optimizer=adamw(), aside=True)
-def saturated_gates() -> nn.Module:
-    """An LSTM whose gates' weights are 100 times too large."""
-    net = RecurrentNet()
-    for parameter in net.recurrent.parameters():
-        parameter.data.mul_(100)
-    return net
-
-
+# Inputs to tanh of standard deviation 50; an LSTM whose gates' weights are 100 times too large.
+scaled = partial(each, nn.Linear, lambda layer: layer.weight.mul_(100))
+add("saturated_tanh", altered(lambda: digits_mlp(activation=nn.Tanh), scaled), images, sgd(), "saturated_units")
+large = altered(RecurrentNet, lambda net: [one.mul_(100) for one in net.recurrent.parameters()])
+add("saturated_gates", large, sentences, adamw(), "saturated_units", aside=True)
 # Sigmoids directly on images of 0 to 255.
 raw = changed(images, lambda x: (x - x.min()) * 60)
 add("sigmoids_of_bytes", lambda: digits_mlp(activation=nn.Sigmoid), raw, sgd(), "saturated_units", "unscaled_inputs")
 
 
-@case("no_nonlinearity", batch=exclusive_or, optimizer=sgd())
-def linear_layers_only() -> nn.Module:
-    """Three linear layers in a row on points that no linear function separates."""
-    return nn.Sequential(nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 2))
-
-
-@case("no_nonlinearity", batch=exclusive_or, optimizer=adamw(), aside=True)
-def identity_activations() -> nn.Module:
-    """Activations that a configuration replaced by the identity."""
-    return mlp([2, 64, 64, 64, 2], nn.Identity)
-
+# Three linear layers in a row, or activations that a configuration replaced by the identity, on points that no linear
+# function separates.
+linear = lambda: nn.Sequential(nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 2))  # noqa: E731
+add("linear_layers_only", linear, exclusive_or, sgd(), "no_nonlinearity")
+linear = lambda: mlp([2, 64, 64, 64, 2], nn.Identity)  # noqa: E731
+add("identity_activations", linear, exclusive_or, adamw(), "no_nonlinearity", aside=True)
 
 POST_NORM = ("post_norm_depth", "vanishing_gradient", "exploding_gradient", "rate_too_large")
 # Post-norm transformers of 24 and 36 layers without warm-up.
 add("deep_post_norm", lambda: SentenceNet(24, pre_norm=False), sentences, adamw(1e-2), *POST_NORM)
-add(
-    "deep_post_norm_language_model",
-    lambda: SentenceNet(36, width=16, pre_norm=False, causal=True),
-    following,
-    adamw(3e-3),
-    *POST_NORM,
-    loss=per_token,
-    aside=True,
-)
+deep = lambda: SentenceNet(36, width=16, pre_norm=False, causal=True)  # noqa: E731
+add("deep_post_norm_language_model", deep, following, adamw(3e-3), *POST_NORM, loss=per_token, aside=True)
 
 
 class SharpLayer(Layer):
@@ -198,29 +167,19 @@ class SharpModuleAttention(SentenceNet):
         return self.head(self.encoder(self.embed(tokens) * 50).mean(1))
 
 
-@case("dominating_positions", batch=sentences, optimizer=sgd())
-def large_positions() -> nn.Module:
-    """Positions of standard deviation 5 beside token embeddings of 0.02."""
-    net = SentenceNet(2)
-    nn.init.normal_(net.positions.weight, std=5.0)
-    return net
-
-
-@case("dominating_positions", batch=sentences, optimizer=sgd(), aside=True)
-def sinusoids_beside_small_embeddings() -> nn.Module:
-    """Sinusoids of amplitude 1 added to token embeddings of 0.02 that are not multiplied by √width."""
-    net = SentenceNet(2)
+def sinusoids(net: SentenceNet) -> None:
+    """Adds sinusoids of amplitude 1 to token embeddings of 0.02 that are not multiplied by √width."""
     angles = torch.arange(LENGTH)[:, None] / 10000 ** (torch.arange(0, 32, 2) / 32)
-    with torch.no_grad():
-        net.positions.weight.copy_(torch.cat([angles.sin(), angles.cos()], 1))
-        net.embedding.weight.mul_(0.05)
+    net.positions.weight.copy_(torch.cat([angles.sin(), angles.cos()], 1))
+    net.embedding.weight.mul_(0.05)
     net.positions.requires_grad_(False)
-    return net
 
 
-@case(*FADES, optimizer=sgd())
-def tiny_stem() -> nn.Module:
-    """A plain network of ten convolutions after a stem that is scaled by 1e-6 and without norms."""
-    net = initialized(convolutions(10, norm=False), he)
-    net.get_parameter("0.weight").data.mul_(1e-6)
-    return net
+# Positions of standard deviation 5 beside token embeddings of 0.02.
+large = altered(lambda: SentenceNet(2), lambda net: nn.init.normal_(net.positions.weight, std=5.0))
+add("large_positions", large, sentences, sgd(), "dominating_positions")
+small = altered(lambda: SentenceNet(2), sinusoids)
+add("sinusoids_beside_small_embeddings", small, sentences, sgd(), "dominating_positions", aside=True)
+# A plain network of ten convolutions after a stem that is scaled by 1e-6 and without norms.
+plain = lambda: initialized(convolutions(10, norm=False), he)  # noqa: E731
+add("tiny_stem", altered(plain, lambda net: net[0].weight.mul_(1e-6)), images, sgd(), *FADES)

@@ -23,18 +23,15 @@ from tests.faults.kinds.networks import (
     vectors,
     without_norm,
 )
-from tests.faults.kinds.rows import adamw, add, case, each, sgd
+from tests.faults.kinds.rows import adamw, add, altered, case, each, sgd
 
 # `requires_grad_(False)` on the whole network, not on the backbone.
 add("everything_frozen", lambda: ResidualNet().requires_grad_(False), images, None, "frozen")
 
 
-@case("frozen", batch=sentences, optimizer=adamw(), aside=True)
-def head_frozen() -> nn.Module:
-    """The wrong part was frozen: random features are trained for a random head that stays."""
-    net = SentenceNet().requires_grad_(False)
-    net.positions.requires_grad_(True)
-    return net
+# The wrong part was frozen: random features are trained for a random head that stays.
+only_positions = altered(SentenceNet, lambda net: net.requires_grad_(False).positions.requires_grad_(True))
+add("head_frozen", only_positions, sentences, adamw(), "frozen", aside=True)
 
 
 @case("detached", optimizer=sgd())
@@ -167,14 +164,16 @@ class PredictedClasses(ResidualNet):
         return F.one_hot(super().forward(x).argmax(1), 10).float()
 
 
-@case("stuck_multiplier", "dead_branch", optimizer=sgd())
-def two_zeros() -> nn.Module:
-    """SkipInit's multiplier and Fixup's zero layer at once."""
-    net = convert(resnet_cifar(20, in_channels=1), "skipinit")
+def closed(net: nn.Module) -> None:
+    """Sets the last layers of all branches to zero."""
     for block in residual_map(net).blocks:
         last = [layer for layer in block.branch_layers if layer.kind == "weight"][-1]
         nn.init.zeros_(net.get_submodule(last.path).weight)
-    return net
+
+
+# SkipInit's multiplier and Fixup's zero layer at once.
+two_zeros = altered(lambda: convert(resnet_cifar(20, in_channels=1), "skipinit"), closed)
+add("two_zeros", two_zeros, images, sgd(), "stuck_multiplier", "dead_branch")
 
 
 class Closed(Block):
@@ -194,25 +193,25 @@ FROZEN = ("dead_branch", "stuck_multiplier")
 add("frozen_at_zero", lambda: ResidualNet(block=Closed, norm=without_norm), images, sgd(), *FROZEN, aside=True)
 
 
-@case("dead_units", optimizer=sgd())
-def dead_relus() -> nn.Module:
-    """Biases of -10 before ReLUs."""
-    net = digits_mlp()
-    each(nn.Linear, lambda layer: layer.bias.fill_(-10.0), net[:-1])
-    return net
+def negative(layer: nn.Conv2d) -> None:
+    """Makes a layer that no ReLU after it lets through."""
+    layer.weight.copy_(-layer.weight.abs())
+    layer.bias.fill_(-1.0)
 
 
-@case("dead_units", optimizer=sgd(), aside=True)
-def dead_convolutions() -> nn.Module:
-    """Weights that a step of a far too large rate left negative."""
-    net = each(nn.Conv2d, lambda layer: layer.weight.copy_(-layer.weight.abs()), convolutions(3, norm=False))
-    return each(nn.Conv2d, lambda layer: layer.bias.fill_(-1.0), net)
+# Biases of -10 before ReLUs; weights that a step of a far too large rate left negative.
+off = altered(digits_mlp, lambda net: each(nn.Linear, lambda layer: layer.bias.fill_(-10.0), net[:-1]))
+add("dead_relus", off, images, sgd(), "dead_units")
+off = altered(lambda: convolutions(3, norm=False), lambda net: each(nn.Conv2d, negative, net))
+add("dead_convolutions", off, images, sgd(), "dead_units", aside=True)
 
 
-@case("zero_weights", "frozen", "input_independent_outputs", batch=sentences, optimizer=adamw())
-def frozen_zero_recurrence() -> nn.Module:
-    """A recurrent part whose checkpoint had only zeros, frozen."""
-    net = RecurrentNet()
+def frozen_zeros(net: RecurrentNet) -> None:
+    """Freezes the recurrent part at zero."""
     for parameter in net.recurrent.parameters():
         parameter.requires_grad_(False).zero_()
-    return net
+
+
+# A recurrent part whose checkpoint had only zeros, frozen.
+NONE = ("zero_weights", "frozen", "input_independent_outputs")
+add("frozen_zero_recurrence", altered(RecurrentNet, frozen_zeros), sentences, adamw(), *NONE)

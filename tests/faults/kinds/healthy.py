@@ -1,5 +1,6 @@
 """Networks that train, with optimizers and decays as usual; some look like faults and are none."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -26,7 +27,7 @@ from tests.faults.kinds.networks import (
     sentences,
     vectors,
 )
-from tests.faults.kinds.rows import adamw, add, case, each, sgd
+from tests.faults.kinds.rows import adamw, add, altered, each, sgd
 
 add("healthy_resnet", lambda: ResidualNet(6), images, sgd())
 add("healthy_resnet_adamw", lambda: ResidualNet(6), images, adamw())
@@ -36,36 +37,26 @@ add("healthy_fixup", lambda: convert(resnet_cifar(32, in_channels=1), "fixup"), 
 add("healthy_skipinit", lambda: convert(resnet_cifar(32, in_channels=1), "skipinit"), images, sgd(0.01))
 
 
-@case(optimizer=adamw(), aside=True)
-def healthy_zero_gamma() -> nn.Module:
-    """The γ at the ends of branches start at zero."""
-    return each(Block, lambda block: nn.init.zeros_(block.bn2.weight), ResidualNet(8))
-
-
-@case(batch=partial(images, 2), optimizer=sgd(0.01))
-def healthy_group_norm_of_two() -> nn.Module:
-    """Group norm with two examples."""
-    return ResidualNet(norm=lambda width: nn.GroupNorm(4, width))
-
+# The γ at the ends of branches start at zero; group norm with two examples.
+ends = altered(lambda: ResidualNet(8), lambda net: each(Block, lambda block: nn.init.zeros_(block.bn2.weight), net))
+add("healthy_zero_gamma", ends, images, adamw(), aside=True)
+grouped = lambda: ResidualNet(norm=lambda width: nn.GroupNorm(4, width))  # noqa: E731
+add("healthy_group_norm_of_two", grouped, partial(images, 2), sgd(0.01))
 
 add("healthy_mlp", lambda: mlp([64, 128, 128, 10]), images, sgd())
 add("healthy_mlp_with_norms", lambda: mlp([64, *[128] * 5, 10], norm=nn.BatchNorm1d), images, adamw(), aside=True)
 
 
-@case(batch=exclusive_or, optimizer=adamw(1e-2))
-def healthy_tanh() -> nn.Module:
-    """Four layers of tanh with Xavier's initialization."""
-    net = mlp([2, 32, 32, 32, 2], nn.Tanh)
-    return each(nn.Linear, lambda layer: nn.init.xavier_normal_(layer.weight, gain=5 / 3), net)
+def of_weights(build: Callable[[], nn.Module], fill: Callable[[Tensor], object]) -> Callable[[], nn.Module]:
+    """Builds a network and fills the weights of its linear layers."""
+    return altered(build, lambda net: each(nn.Linear, lambda layer: fill(layer.weight), net))
 
 
-@case(optimizer=sgd(0.01), aside=True)
-def healthy_selu() -> nn.Module:
-    """Twelve layers of SELU."""
-    fill = partial(nn.init.kaiming_normal_, nonlinearity="linear")
-    return each(nn.Linear, lambda layer: fill(layer.weight), digits_mlp(11, nn.SELU))
-
-
+# Four layers of tanh with Xavier's initialization; twelve of SELU.
+tanh = of_weights(lambda: mlp([2, 32, 32, 32, 2], nn.Tanh), partial(nn.init.xavier_normal_, gain=5 / 3))
+add("healthy_tanh", tanh, exclusive_or, adamw(1e-2))
+selu = of_weights(lambda: digits_mlp(11, nn.SELU), partial(nn.init.kaiming_normal_, nonlinearity="linear"))
+add("healthy_selu", selu, images, sgd(0.01), aside=True)
 add("healthy_convolutions", lambda: convolutions(4, norm=False), images, adamw(3e-3))
 add("healthy_pre_norm", lambda: SentenceNet(6), sentences, adamw())
 add("healthy_language_model", lambda: SentenceNet(4, causal=True), following, adamw(), loss=per_token, aside=True)
@@ -78,47 +69,29 @@ add("healthy_log_softmax", lambda: nn.Sequential(ResidualNet(), nn.LogSoftmax(1)
 # Regressions: on values of both signs; on positive ones, after a softplus; and on the images, through a bottleneck.
 product = of_inputs(vectors, lambda x: x[:, :1] * x[:, 1:2])
 add("healthy_regression", lambda: mlp([8, 64, 64, 1]), product, adamw(3e-3), loss=F.mse_loss)
-add(
-    "healthy_positive_regression",
-    lambda: nn.Sequential(mlp([8, 64, 1]), nn.Softplus()),
-    of_inputs(vectors, lambda x: x[:, :1].abs() + 1),
-    adamw(1e-2),
-    loss=F.mse_loss,
-    aside=True,
-)
-add(
-    "healthy_autoencoder",
-    lambda: nn.Sequential(mlp([64, 64, 16, 64, 64]), nn.Unflatten(1, (1, 8, 8))),
-    of_inputs(images, torch.clone),
-    adamw(3e-3),
-    loss=F.mse_loss,
-)
+sizes = of_inputs(vectors, lambda x: x[:, :1].abs() + 1)
+positive = lambda: nn.Sequential(mlp([8, 64, 1]), nn.Softplus())  # noqa: E731
+add("healthy_positive_regression", positive, sizes, adamw(1e-2), loss=F.mse_loss, aside=True)
+coder = lambda: nn.Sequential(mlp([64, 64, 16, 64, 64]), nn.Unflatten(1, (1, 8, 8)))  # noqa: E731
+add("healthy_autoencoder", coder, of_inputs(images, torch.clone), adamw(3e-3), loss=F.mse_loss)
 # One logit, and a sigmoid inside of the loss.
-add(
-    "healthy_binary",
-    lambda: mlp([2, 32, 32, 1]),
-    changed(exclusive_or, targets=lambda y: y[:, None].float()),
-    adamw(1e-2),
-    loss=F.binary_cross_entropy_with_logits,
-)
+one_logit, entropy = changed(exclusive_or, targets=lambda y: y[:, None].float()), F.binary_cross_entropy_with_logits
+add("healthy_binary", lambda: mlp([2, 32, 32, 1]), one_logit, adamw(1e-2), loss=entropy)
+# Dropout of one half.
+dropping = lambda: mlp([64, 256, 256, 10], lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.5)))  # noqa: E731
+add("healthy_dropout", dropping, images, sgd())
 
 
-@case(optimizer=sgd())
-def healthy_dropout() -> nn.Module:
-    """Dropout of one half."""
-    return mlp([64, 256, 256, 10], lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.5)))
-
-
-@case(optimizer=lambda net: SGD(net.fc.parameters(), lr=0.1, momentum=0.9), aside=True)
-def healthy_frozen_backbone() -> nn.Module:
-    """A pretrained backbone, frozen and in evaluation with statistics of its data; its head is trained."""
-    net = ResidualNet()
-    with torch.no_grad():
-        for _ in range(50):
-            net(images()[0])
+def pretrained(net: ResidualNet) -> None:
+    """Freezes a backbone, in evaluation with statistics of its data; its head is trained."""
+    for _ in range(50):
+        net(images()[0])
     net.requires_grad_(False).eval()
     net.fc.requires_grad_(True)
-    return net
+
+
+head = lambda net: SGD(net.fc.parameters(), lr=0.1, momentum=0.9)  # noqa: E731
+add("healthy_frozen_backbone", altered(ResidualNet, pretrained), images, head, aside=True)
 
 
 class Scaled(Block):

@@ -41,22 +41,20 @@ def add(
     @torch.no_grad()
     def lowered(model: nn.Module) -> float:
         """Return the share of the loss at the start that was lost since."""
-        modes = model.training, model.train()
+        mode = model.training
         torch.manual_seed(0)
         fresh = make()
         inputs, targets = fresh.batch
         before, after = (float(loss(call(one.train(), inputs), targets)) for one in (fresh.model, model))
-        model.train(modes[0])
+        model.train(mode)
         return 1 - after / before
 
     make.__module__, make.__doc__ = __name__, build.__doc__
     row_of_kinds(name, causes, "held" if aside else "seen", make)
 
 
-def case(
-    *causes: str, batch: Batch = images, optimizer: MakeOptimizer | None = None, aside: bool = False
-) -> Callable[[Any], Any]:
-    """Add a row of the network that a function or a class builds, by its name."""
+def case(*causes: str, batch: Batch = images, optimizer: MakeOptimizer | None = None, aside: bool = False) -> Any:
+    """Add a row of the network that a class or a function builds, by its name."""
 
     def added(build: Build) -> Build:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", build.__name__).lower()
@@ -78,8 +76,20 @@ def adamw(lr: float = 1e-3, weight_decay: float = 0.01) -> MakeOptimizer:
 
 @torch.no_grad()
 def each(kind: type[nn.Module], change: Callable[[Any], object], network: nn.Module) -> nn.Module:
-    """A network after a change of every module of a kind."""
+    """Return a network after a change of every module of a kind, itself included."""
     for module in network.modules():
         if isinstance(module, kind):
             change(module)
     return network
+
+
+def altered(build: Build, change: Callable[[Any], object]) -> Build:
+    """Return a function that builds a network and changes it."""
+
+    def built() -> nn.Module:
+        network = build()
+        with torch.no_grad():
+            change(network)
+        return network
+
+    return built

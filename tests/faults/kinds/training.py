@@ -1,6 +1,8 @@
 """Cases whose fault is in modes, norms, or the optimizer's settings."""
 
-import torch
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
@@ -21,55 +23,46 @@ from tests.faults.kinds.networks import (
     sentences,
     vectors,
 )
-from tests.faults.kinds.rows import MakeOptimizer, adamw, add, case, each, sgd
+from tests.faults.kinds.rows import MakeOptimizer, adamw, add, altered, case, each, sgd
 
 # `eval()` before training: batch norms normalize by their initial statistics.
 add("left_in_eval", lambda: ResidualNet(12).eval(), images, sgd(), "evaluation_mode")
 
 
-@case("evaluation_mode", optimizer=sgd(), aside=True)
-def part_left_in_eval() -> nn.Module:
-    """The backbone alone was set to evaluation, with statistics that never saw data."""
-    net = nn.Sequential(convolutions(12), nn.ReLU(), nn.Linear(10, 10))
-    net[0].eval()
-    return net
+# The backbone alone was set to evaluation, with statistics that never saw data.
+half = altered(lambda: nn.Sequential(convolutions(12), nn.ReLU(), nn.Linear(10, 10)), lambda net: net[0].eval())
+add("part_left_in_eval", half, images, sgd(), "evaluation_mode", aside=True)
 
 
-@case("frozen_statistics", optimizer=sgd())
-def momentum_of_zero() -> nn.Module:
-    """Batch norms with momentum 0: evaluation uses mean 0 and variance 1 for ever."""
-    return ResidualNet(norm=lambda width: nn.BatchNorm2d(width, momentum=0.0))
+def of_norms(build: Callable[[], nn.Module], change: Callable[[Any], object]) -> Callable[[], nn.Module]:
+    """Builds a network and changes every batch norm of it."""
+    return altered(build, lambda net: each(nn.BatchNorm2d, change, net))
 
 
-@case("frozen_statistics", optimizer=sgd(), aside=True)
-def keras_momentum() -> nn.Module:
-    """Another framework's momentum of 1e-4, whose statistics hardly move."""
-    return each(nn.BatchNorm2d, lambda norm: setattr(norm, "momentum", 1e-5), convolutions(4))
+def dropping(share: float) -> Callable[[], nn.Module]:
+    """A ReLU, and dropout of a share."""
+    return lambda: nn.Sequential(nn.ReLU(), nn.Dropout(share))
 
 
-@case("zero_gamma", "dead_branch", "input_independent_outputs", optimizer=sgd())
-def gamma_of_zero() -> nn.Module:
-    """Every norm of a plain network has γ = 0, which does not train."""
-    return each(nn.BatchNorm2d, lambda norm: norm.weight.requires_grad_(False).zero_(), convolutions(4))
+# Batch norms with momentum 0: evaluation uses mean 0 and variance 1 for ever.
+still = lambda: ResidualNet(norm=lambda width: nn.BatchNorm2d(width, momentum=0.0))  # noqa: E731
+add("momentum_of_zero", still, images, sgd(), "frozen_statistics")
+# Another framework's momentum of 1e-4, whose statistics hardly move.
+still = of_norms(lambda: convolutions(4), lambda norm: setattr(norm, "momentum", 1e-5))
+add("keras_momentum", still, images, sgd(), "frozen_statistics", aside=True)
 
+ZERO_GAMMA = ("zero_gamma", "dead_branch")
+# Every norm of a plain network has γ = 0, which does not train; γ of zero at the ends of branches are frozen.
+zero = of_norms(lambda: convolutions(4), lambda norm: norm.weight.requires_grad_(False).zero_())
+add("gamma_of_zero", zero, images, sgd(), *ZERO_GAMMA, "input_independent_outputs")
+ends = altered(lambda: ResidualNet(6), lambda net: each(Block, lambda block: nn.init.zeros_(block.bn2.weight), net))
+frozen = of_norms(ends, lambda norm: norm.requires_grad_(False))
+add("frozen_gamma_of_branches", frozen, images, sgd(), *ZERO_GAMMA, aside=True)
 
-@case("zero_gamma", "dead_branch", optimizer=sgd(), aside=True)
-def frozen_gamma_of_branches() -> nn.Module:
-    """Zero-initialized γ at the ends of branches, frozen with all norms."""
-    net = each(Block, lambda block: nn.init.zeros_(block.bn2.weight), ResidualNet(6))
-    return each(nn.BatchNorm2d, lambda norm: norm.requires_grad_(False), net)
-
-
-@case("heavy_dropout", optimizer=sgd())
-def dropout_of_keep_probability() -> nn.Module:
-    """Dropout of 0.99, the share that another framework keeps."""
-    return mlp([64, 128, 10], lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.99)))
-
-
-@case("heavy_dropout", optimizer=sgd(), aside=True)
-def heavy_dropout_everywhere() -> nn.Module:
-    """Dropout of 0.95 after each of four layers."""
-    return digits_mlp(4, lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.95)))
+# Dropout of 0.99, the share that another framework keeps; of 0.95 after each of four layers.
+kept = lambda: mlp([64, 128, 10], dropping(0.99))  # noqa: E731
+add("dropout_of_keep_probability", kept, images, sgd(), "heavy_dropout")
+add("heavy_dropout_everywhere", lambda: digits_mlp(4, dropping(0.95)), images, sgd(), "heavy_dropout", aside=True)
 
 
 @case("single_element_norm", "input_independent_outputs", optimizer=sgd())
@@ -174,25 +167,22 @@ add("bfloat16_weights", lambda: ResidualNet().bfloat16(), halves, sgd(1e-4, mome
 add("half_precision_transformer", lambda: SentenceNet().bfloat16(), sentences, adamw(1e-5), *ROUNDED, aside=True)
 
 
-@case("modes_differ")
-def statistics_of_other_data() -> nn.Module:
-    """Running statistics of images of 0 to 255, and images scaled to 1 since."""
-    net = ResidualNet(norm=lambda width: nn.BatchNorm2d(width, momentum=0.5))
-    with torch.no_grad():
-        for _ in range(10):
-            net(images()[0] * 100 + 200)
-    return net
+def of_bytes(net: nn.Module) -> None:
+    """Averages the statistics of images of 0 to 255."""
+    for _ in range(10):
+        net(images()[0] * 100 + 200)
 
 
-@case("modes_differ", aside=True)
-def statistics_of_a_checkpoint() -> nn.Module:
-    """A checkpoint loaded without its running variances, which are a million times too large."""
+def load(norm: nn.BatchNorm2d) -> None:
+    """Loads a checkpoint without its running variances, which are a million times too large."""
+    norm.num_batches_tracked.fill_(100)
+    norm.running_var.fill_(1e6)
 
-    def load(norm: nn.BatchNorm2d) -> None:
-        norm.num_batches_tracked.fill_(100)
-        norm.running_var.fill_(1e6)
 
-    return each(nn.BatchNorm2d, load, convolutions(4))
+# Running statistics of images of 0 to 255, and images scaled to 1 since.
+averaging = lambda: ResidualNet(norm=lambda width: nn.BatchNorm2d(width, momentum=0.5))  # noqa: E731
+add("statistics_of_other_data", altered(averaging, of_bytes), images, None, "modes_differ")
+add("statistics_of_a_checkpoint", of_norms(lambda: convolutions(4), load), images, None, "modes_differ", aside=True)
 
 
 def scaled_down(logits: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from torch.nn import functional as F
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
 from tests.faults.networks import GPT, Encoder, token_loss
-from tests.faults.sources import defaultpp, remembered, thread
 from tests.faults.training import (
     accuracy,
     adam,
@@ -19,19 +18,9 @@ from tests.faults.training import (
     outputs_in_eval,
     share_correct,
 )
-from tests.faults.truth import LEAK, NOT_FINITE, NOT_FITTED, both
 
 
-@fault(
-    "leak",
-    thread("No causal masking", "https://github.com/alex-matton/causal-transformer-decoder/issues/1"),
-    both(
-        r"future|later|causal\w*|looks? ahead|next tokens?|leak\w*|after (it|the position)",
-        r"mask\w*|attention|token|position|causal\w*",
-    ),
-    LEAK,
-    bars=(0.4, 0.3),
-)
+@fault
 def language_model_without_causal_mask(broken: bool) -> Training:
     """A GPT with tied weights is trained on shifted targets without a causal mask, and reads them from its input."""
     chain = torch.randint(0, 16, (16,))
@@ -55,16 +44,7 @@ def language_model_without_causal_mask(broken: bool) -> Training:
     return made(model, *batches[0], adamw(5e-3), token_loss, success, batches[:40])
 
 
-@fault(
-    "leak",
-    remembered("language model whose targets are its inputs (not shifted)"),
-    both(
-        r"target\w*|label\w*",
-        r"shift\w*|same as|equal\w* (to )?(the |its )?inputs?|(the|are|its)( own)? inputs?|copy|copies|identity",
-    ),
-    LEAK,
-    bars=(0.5, 0.3),
-)
+@fault
 def language_model_predicts_its_input(broken: bool) -> Training:
     """The targets of a recurrent language model are its own input tokens instead of the next ones."""
     x, y = data.language(32, 20)
@@ -81,16 +61,7 @@ def language_model_predicts_its_input(broken: bool) -> Training:
     return made(model, x, x if broken else y, adam(1e-2), token_loss, success)
 
 
-@fault(
-    "information",
-    defaultpp("POE: positional embeddings omitted"),
-    both(
-        r"position\w*|order|permut\w*",
-        r"no |missing|without|invariant|omitted|lacks?|ignor\w*|does not|same|add|independent|cannot",
-    ),
-    bars=(0.8, 0.4),
-    constant_outputs=True,
-)
+@fault
 def transformer_without_positions(broken: bool) -> Training:
     """Which of two tokens comes first is asked of a transformer that adds no positions."""
     batches = [data.first_of_two(128) for _ in range(31)]
@@ -98,17 +69,7 @@ def transformer_without_positions(broken: bool) -> Training:
     return made(model, *batches[0], adam(3e-3), success=accuracy(model, *batches[30]), stream=batches[:30])
 
 
-@fault(
-    "information",
-    defaultpp("MIM: mask semantics inverted"),
-    both(
-        r"mask\w*",
-        r"invert\w*|opposite|padd\w*|wrong|negat\w*|real tokens|never attend\w*|ignor\w*|all tokens|swap\w*",
-    ),
-    NOT_FITTED + "|" + NOT_FINITE,
-    bars=(0.8, 0.5),
-    constant_outputs=True,
-)
+@fault
 def padding_mask_inverted(broken: bool) -> Training:
     """The padding mask of a transformer is True where tokens are kept: attention reads the padding only."""
     batches = [data.padded(4, inverted=broken) for _ in range(31)]
@@ -116,13 +77,7 @@ def padding_mask_inverted(broken: bool) -> Training:
     return made(model, *batches[0], adam(3e-3), success=accuracy(model, *batches[30]), stream=batches[:30])
 
 
-@fault(
-    "numerics",
-    thread("Nan output after masked TransformerDecoder", "https://github.com/pytorch/pytorch/issues/119371"),
-    both(NOT_FINITE, r"mask\w*|softmax|attention|-inf|empty|every (token|key|position)|all (tokens|keys|positions)"),
-    NOT_FINITE,
-    bars=(0.8, 0.2),
-)
+@fault
 def empty_sequences_fully_masked(broken: bool) -> Training:
     """Some sequences are empty, all their scores are −∞, and the softmax over them is NaN; the twin drops them."""
     tokens = torch.randint(3, 12, (192, 10))
@@ -141,17 +96,7 @@ def empty_sequences_fully_masked(broken: bool) -> Training:
     return made(module(forward, **parts), (tokens, keep), labels, adam(1e-2))
 
 
-@fault(
-    "numerics",
-    remembered("CTCLoss is infinite where the input is shorter than the target"),
-    both(
-        r"ctc|target|input|sequence|length|time steps?",
-        r"short\w*|long\w*|length|fewer|stride|steps?",
-        NOT_FINITE + "|length|short|long",
-    ),
-    NOT_FINITE + "|" + NOT_FITTED,
-    bars=(0.5, 0.2),
-)
+@fault
 def ctc_inputs_shorter_than_targets(broken: bool) -> Training:
     """A convolution of stride 8 leaves 4 steps for targets of 8 symbols: the CTC loss is infinite."""
     targets = torch.randint(1, 6, (24, 8))
@@ -173,16 +118,7 @@ def ctc_inputs_shorter_than_targets(broken: bool) -> Training:
     return made(model, x, targets, adam(1e-2), loss, finite(fitted(model, x, targets, loss, 2.0), -1.0, -1.0))
 
 
-@fault(
-    "mixing",
-    remembered("attention weights normalized over the batch: softmax(dim=0)"),
-    both(
-        r"softmax|normali[sz]\w*|attention|mix\w*|depends? on|leak\w*",
-        r"\bbatch\b|other examples|across examples|dim\w*|axis",
-    ),
-    NOT_FITTED + "|eval|generali",
-    bars=(0.8, 0.6),
-)
+@fault
 def attention_normalized_over_the_batch(broken: bool) -> Training:
     """The softmax of the attention runs over the batch instead of the keys."""
     batches = [data.lookup(128, pairs=5, values=5) for _ in range(41)]

@@ -6,23 +6,10 @@ from torch.nn import functional as F
 
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
-from tests.faults.sources import remembered, traincheck
 from tests.faults.training import accuracy, adam, binary_accuracy, made, module, outputs_in_eval, share_correct
-from tests.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 
-@fault(
-    "gradient",
-    remembered("torch.round has zero gradient: quantized bottleneck without straight-through estimator"),
-    both(
-        r"round\w*|quanti[sz]\w*|straight.?through|piecewise|step function|gradients? (is|"
-        r"are)?\s*(exactly )?zero|zero gradient|no gradient",
-        r"encoder|round\w*|code",
-    ),
-    NO_GRADIENT + "|" + NOT_FITTED,
-    modules=("encoder", "encoder.0", "encoder.2"),
-    bars=(0.6, 0.45),
-)
+@fault
 def code_rounded_without_straight_through(broken: bool) -> Training:
     """The code of an autoencoder is rounded, and the gradient of rounding is zero."""
     x = data.digits(256)[0].flatten(1)
@@ -37,17 +24,7 @@ def code_rounded_without_straight_through(broken: bool) -> Training:
     return made(module(forward, encoder=encoder, decoder=decoder), x, x, adam(3e-3))
 
 
-@fault(
-    "gradient",
-    traincheck("clean workload siamese-network, with a forgotten torch.no_grad()"),
-    both(
-        r"detach\w*|no_grad|graph|cut|stops?|block\w*|not reach\w*|disconnect\w*|" + NO_GRADIENT,
-        r"backbone|gradient|parameters?",
-    ),
-    NO_GRADIENT + "|" + NOT_FITTED,
-    modules=("backbone", "backbone.0", "backbone.4"),
-    bars=(0.75, 0.6),
-)
+@fault
 def backbone_left_under_no_grad(broken: bool) -> Training:
     """The shared backbone of a Siamese network runs under `torch.no_grad()`, left over from feature extraction."""
     x, y = data.digits(512)
@@ -74,16 +51,7 @@ def backbone_left_under_no_grad(broken: bool) -> Training:
     return made(model, inputs, labels, adam(5e-3), nn.BCEWithLogitsLoss(), binary_accuracy(model, inputs, labels))
 
 
-@fault(
-    "mixing",
-    remembered("nn.LSTM without batch_first=True"),
-    both(
-        r"batch.?first|examples?|batch|mix\w*|axis|dimension|sequence",
-        r"batch.?first|mix\w*|leak\w*|depends? on|other examples|across|transpos\w*|independent|"
-        r"swap\w*|order|over the (examples|batch)",
-    ),
-    NOT_FITTED + "|eval|generali",
-)
+@fault
 def lstm_without_batch_first(broken: bool) -> Training:
     """An LSTM that takes (time, batch, features) gets (batch, time, features): it runs over the examples."""
     batches = [data.waves() for _ in range(11)]
@@ -96,16 +64,7 @@ def lstm_without_batch_first(broken: bool) -> Training:
     return made(model, *shuffled[0], adam(1e-2), success=accuracy(model, *shuffled[10]), stream=shuffled[:10])
 
 
-@fault(
-    "mixing",
-    remembered("word-language-model of pytorch/examples: outputs (T·N, V) against targets flattened as (N·T)"),
-    both(
-        r"order|transpos\w*|align\w*|reshap\w*|flatten\w*|label\w*|target\w*|permut\w*|axis|mix\w*|examples?",
-        r"misalign\w*|mismatch\w*|scrambl\w*|do not (go|belong|match)|transpos\w*|mix\w*|swap\w*|"
-        r"other|permut\w*|depends?|major",
-    ),
-    bars=(0.5, 0.3),
-)
+@fault
 def targets_flattened_in_other_order(broken: bool) -> Training:
     """Logits are flattened time-major, targets batch-major."""
     x, y = data.language(32, 20)
@@ -128,17 +87,7 @@ def targets_flattened_in_other_order(broken: bool) -> Training:
     return made(model, x, y.flatten(), adam(1e-2), F.cross_entropy, success)
 
 
-@fault(
-    "mixing",
-    remembered("the last step of a padded sequence is padding"),
-    both(
-        r"padd\w*|last (time )?step|time steps?|recurr\w*|memory|sequence|forget\w*|\brnn\b",
-        r"padd\w*|vanish\w*|forget\w*|lengths?|shrink\w*|gradient",
-    ),
-    NOT_FITTED + "|" + NO_GRADIENT,
-    bars=(0.85, 0.4),
-    constant_outputs=True,
-)
+@fault
 def hidden_state_read_after_padding(broken: bool) -> Training:
     """Sequences of 4 to 8 steps are padded to 80, and the state after the padding is classified."""
     lengths = torch.randint(4, 9, (192,))

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from tests.faults import data
 from tests.faults.catalogue import Training, healthy
 from tests.faults.networks import VAE, Encoder, GraphNet, TinyResNet, TwoTowers, contrastive
-from tests.faults.sources import own, traincheck
 from tests.faults.training import (
     accuracy,
     adam,
@@ -25,7 +24,7 @@ from tests.faults.training import (
 )
 
 
-@healthy(own("targets of a regression in the thousands"))
+@healthy("own", "targets of a regression in the thousands")
 def targets_in_the_thousands() -> Training:
     """Targets are between 2,000 and 8,000, and Adam's rate and the last bias go with them."""
     x, y = data.smooth_function()
@@ -34,7 +33,7 @@ def targets_in_the_thousands() -> Training:
     return made(model, x, 5000 + 1000 * y, adam(3e-2))
 
 
-@healthy(own("loss summed over the batch"))
+@healthy("own", "loss summed over the batch")
 def loss_summed_over_the_batch() -> Training:
     """The loss is the sum over 256 examples, and the rate is 256 times smaller."""
     x, y = data.digits(256)
@@ -42,7 +41,7 @@ def loss_summed_over_the_batch() -> Training:
     return made(model, x, y, sgd(0.1 / 256), nn.CrossEntropyLoss(reduction="sum"))
 
 
-@healthy(own("rare positives: 3 %"))
+@healthy("own", "rare positives: 3 %")
 def very_imbalanced_classes() -> Training:
     """Three per cent of the examples are positive, and their weight in the loss is raised."""
     x = torch.randn(512, 16)
@@ -52,7 +51,7 @@ def very_imbalanced_classes() -> Training:
     return made(model, x, y, adam(1e-2), nn.BCEWithLogitsLoss(pos_weight=torch.tensor(10.0)), guess=0.5)
 
 
-@healthy(own("policy gradient with maximize=True on the reward"))
+@healthy("own", "policy gradient with maximize=True on the reward")
 def reward_maximized_on_purpose() -> Training:
     """A policy's expected reward is the objective, and the optimizer maximizes it."""
     states = torch.randn(256, 8)
@@ -65,7 +64,7 @@ def reward_maximized_on_purpose() -> Training:
     return made(policy, states, best, adam(1e-2, maximize=True), reward)
 
 
-@healthy(own("label smoothing: the loss has a floor"))
+@healthy("own", "label smoothing: the loss has a floor")
 def label_smoothing_with_a_floor() -> Training:
     """With label smoothing of 0.2 the cross entropy cannot fall below 0.8."""
     x, y = data.digits(256)
@@ -73,7 +72,7 @@ def label_smoothing_with_a_floor() -> Training:
     return made(model, x, y, adamw(5e-3), nn.CrossEntropyLoss(label_smoothing=0.2))
 
 
-@healthy(own("labels of which two thirds are ignored"))
+@healthy("own", "labels of which two thirds are ignored")
 def most_labels_ignored() -> Training:
     """A tagger is trained on the third of the tokens that are annotated; the others have label −100."""
     tokens = torch.randint(0, 12, (64, 12))
@@ -92,7 +91,7 @@ def most_labels_ignored() -> Training:
     return made(model, tokens, labels, adam(1e-2), success=success)
 
 
-@healthy(own("Gaussian negative log-likelihood"))
+@healthy("own", "Gaussian negative log-likelihood")
 def loss_that_becomes_negative() -> Training:
     """The Gaussian negative log-likelihood of targets with little noise is negative, and bounded by the noise."""
     x = torch.rand(256, 1) * 4 - 2
@@ -111,7 +110,7 @@ def loss_that_becomes_negative() -> Training:
     return made(model, x, y, adam(5e-3), loss)
 
 
-@healthy(own("sigmoid output with BCELoss"))
+@healthy("own", "sigmoid output with BCELoss")
 def sigmoid_output_with_bce() -> Training:
     """A network ends in a sigmoid, and BCELoss takes probabilities."""
     x, y = data.table("breast_cancer")
@@ -120,7 +119,7 @@ def sigmoid_output_with_bce() -> Training:
     return made(model, x, y, adam(1e-2), nn.BCELoss(), binary_accuracy(model, x, y, 0.5))
 
 
-@healthy(own("mixture of softmaxes with NLLLoss"))
+@healthy("own", "mixture of softmaxes with NLLLoss")
 def mixture_of_softmaxes_with_nll() -> Training:
     """The outputs are logarithms of a mixture of softmaxes, which is what NLLLoss takes."""
     x, y = data.digits(256)
@@ -136,7 +135,7 @@ def mixture_of_softmaxes_with_nll() -> Training:
     return made(module(forward, gate=gate, experts=nn.ModuleList(experts)), x, y, adam(5e-3), nn.NLLLoss())
 
 
-@healthy(own("cosine classifier with a learned scale"))
+@healthy("own", "cosine classifier with a learned scale")
 def cosine_head_with_learned_scale() -> Training:
     """Logits are cosines times a learned scale that starts at 10."""
     x, y = data.digits(256)
@@ -150,7 +149,7 @@ def cosine_head_with_learned_scale() -> Training:
     return made(module(forward, features=features, classes=classes, log_scale=log_scale), x, y, adam(5e-3))
 
 
-@healthy(own("dropout 0.5 with a small batch"))
+@healthy("own", "dropout 0.5 with a small batch")
 def dropout_with_a_small_batch() -> Training:
     """Dropout of 0.5 and batches of 16 make the loss noisy."""
     x, y = data.digits(512)
@@ -160,7 +159,7 @@ def dropout_with_a_small_batch() -> Training:
     return made(model, *batches[0], adam(3e-3), success=accuracy(model, x, y), stream=batches)
 
 
-@healthy(own("a discriminator whose batch has one label"))
+@healthy("own", "a discriminator whose batch has one label")
 def discriminator_with_one_label() -> Training:
     """The real half of a discriminator's step: all labels are 1, and the fake half follows from another call."""
     points = F.normalize(torch.randn(128, 2)) + 0.05 * torch.randn(128, 2)
@@ -176,7 +175,7 @@ def discriminator_with_one_label() -> Training:
     return made(model, *halves[0], adam(2e-3, betas=(0.5, 0.999)), nn.BCEWithLogitsLoss(), success, halves)
 
 
-@healthy(traincheck("clean workload vae"))
+@healthy("TrainCheck", "clean workload vae")
 def variational_autoencoder() -> Training:
     """Reconstruction and KL term are both summed; the loss is far from zero at its best."""
     x = data.digits(256)[0].flatten(1)
@@ -189,14 +188,14 @@ def variational_autoencoder() -> Training:
     return made(VAE(), x, x, adam(5e-3), loss)
 
 
-@healthy(traincheck("clean workload gcn"))
+@healthy("TrainCheck", "clean workload gcn")
 def graph_convolution() -> Training:
     """A graph network of two layers; the rows of the batch are nodes, which do depend on one another."""
     nodes, adjacency, labels = data.communities()
     return made(GraphNet(2), (nodes, adjacency), labels, adam(1e-2, weight_decay=5e-4))
 
 
-@healthy(traincheck("clean workload gat"))
+@healthy("TrainCheck", "clean workload gat")
 def graph_attention() -> Training:
     """Scores of nodes that are no neighbours are −∞ on purpose; every node has itself."""
     nodes, adjacency, labels = data.communities()
@@ -212,7 +211,7 @@ def graph_attention() -> Training:
     return made(model, (nodes, adjacency), labels, adam(1e-2, weight_decay=5e-4), nn.NLLLoss())
 
 
-@healthy(traincheck("clean workload siamese-network, as two towers with in-batch negatives"))
+@healthy("TrainCheck", "clean workload siamese-network, as two towers with in-batch negatives")
 def two_towers_with_negatives() -> Training:
     """Every example of the batch is a negative of all others: outputs of a batch belong together in the loss."""
     towers = data.pairs()
@@ -220,13 +219,13 @@ def two_towers_with_negatives() -> Training:
     return made(model, towers, targets, adam(5e-3), contrastive, fitted(model, towers, targets, contrastive, 4.16))
 
 
-@healthy(traincheck("clean workload resnet18"))
+@healthy("TrainCheck", "clean workload resnet18")
 def residual_network() -> Training:
     """A residual network with batch norms, trained by SGD with weight decay."""
     return made(TinyResNet(), *data.digits(192), sgd(0.1, weight_decay=5e-4))
 
 
-@healthy(traincheck("clean workload reinforce-actor-critic"))
+@healthy("TrainCheck", "clean workload reinforce-actor-critic")
 def actor_critic() -> Training:
     """Two heads, one softmax over actions; the loss of the policy is an advantage times a log-probability."""
     states = torch.randn(256, 4)
@@ -251,7 +250,7 @@ def actor_critic() -> Training:
     return made(model, states, (best, returns), adam(1e-2), loss, success)
 
 
-@healthy(traincheck("clean workload regression: a polynomial by one linear layer"))
+@healthy("TrainCheck", "clean workload regression: a polynomial by one linear layer")
 def polynomial_by_one_layer() -> Training:
     """A linear layer over powers of the input: no hidden layer is needed."""
     points = torch.rand(128, 1) * 2 - 1
@@ -261,7 +260,7 @@ def polynomial_by_one_layer() -> Training:
     return made(model, x, y, sgd(0.3, 0.0), nn.SmoothL1Loss(), r_squared(model, x, y))
 
 
-@healthy(traincheck("clean workload word-language-model-transformer, as a classifier with padding"))
+@healthy("TrainCheck", "clean workload word-language-model-transformer, as a classifier with padding")
 def encoder_with_padding_mask() -> Training:
     """A transformer encoder whose mask is True at padding."""
     batches = [data.padded(3) for _ in range(31)]
@@ -269,7 +268,7 @@ def encoder_with_padding_mask() -> Training:
     return made(model, *batches[0], adamw(3e-3), success=accuracy(model, *batches[30]), stream=batches[:30])
 
 
-@healthy(traincheck("clean workload autocast"))
+@healthy("TrainCheck", "clean workload autocast")
 def bfloat16_autocast() -> Training:
     """The forward pass runs in bfloat16, so that its values are rounded to 8 bits."""
 

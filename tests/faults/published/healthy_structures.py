@@ -11,11 +11,10 @@ from torch.utils.checkpoint import checkpoint
 from tests.faults import data
 from tests.faults.catalogue import Training, healthy
 from tests.faults.networks import GPT, LoRALinear, token_loss
-from tests.faults.sources import own, traincheck
 from tests.faults.training import adam, adamw, made, module, r_squared, sgd, train
 
 
-@healthy(own("LoRA on a frozen, pretrained trunk"))
+@healthy("own", "LoRA on a frozen, pretrained trunk")
 def lora_on_a_frozen_trunk() -> Training:
     """A trunk trained on other digits is frozen; low-rank adapters, one factor zero, and the head are trained."""
     x, y = data.digits(512)
@@ -29,7 +28,7 @@ def lora_on_a_frozen_trunk() -> Training:
     return made(model, x[:256], 9 - y[:256], optimizer)
 
 
-@healthy(own("residual branches that start at zero"))
+@healthy("own", "residual branches that start at zero")
 def zero_residual_branches() -> Training:
     """The last layer of every residual branch starts at zero, so that the network starts linear."""
 
@@ -47,7 +46,7 @@ def zero_residual_branches() -> Training:
     return made(module(forward, stem=stem, blocks=blocks, head=nn.Linear(48, 10)), *data.digits(256), adam(2e-3))
 
 
-@healthy(own("class token, positions and head of a vision transformer start at zero"))
+@healthy("own", "class token, positions and head of a vision transformer start at zero")
 def zero_class_token() -> Training:
     """The class token, the positions and the head of a vision transformer start at zero."""
 
@@ -64,7 +63,7 @@ def zero_class_token() -> Training:
     return made(model, *data.digits(128), adamw(3e-3))
 
 
-@healthy(own("truncated backpropagation: the hidden state is carried along"))
+@healthy("own", "truncated backpropagation: the hidden state is carried along")
 def hidden_state_carried_along() -> Training:
     """The hidden state of the previous piece of the series starts the next one, detached."""
     series = torch.sin(0.3 * torch.arange(16 * 20 + 1) + torch.rand(24, 1) * 6)
@@ -80,14 +79,14 @@ def hidden_state_carried_along() -> Training:
     return made(model, *pieces[0], adam(1e-2), success=r_squared(model, *pieces[0]), stream=pieces)
 
 
-@healthy(own("GPT with tied weights"))
+@healthy("own", "GPT with tied weights")
 def gpt_with_tied_weights() -> Training:
     """Embedding and output layer of a GPT share one parameter."""
     x, y = data.language(32, 20)
     return made(GPT(), x, y, adamw(5e-3), token_loss, guess=2.7726)
 
 
-@healthy(own("lazy modules, materialized by a first call"))
+@healthy("own", "lazy modules, materialized by a first call")
 def lazy_modules() -> Training:
     """The shapes of lazy layers were set by a call with one batch."""
     x, y = data.digits(256)
@@ -100,7 +99,7 @@ def lazy_modules() -> Training:
     return made(model, x, y, sgd(0.05))
 
 
-@healthy(own("complex weights of a Fourier layer"))
+@healthy("own", "complex weights of a Fourier layer")
 def complex_weights() -> Training:
     """A Fourier layer has complex weights."""
     x, y = data.waves(96, 32)
@@ -117,7 +116,7 @@ def complex_weights() -> Training:
     return made(model, x, y, adam(1e-2))
 
 
-@healthy(own("quantization-aware training"))
+@healthy("own", "quantization-aware training")
 def fake_quantized_weights() -> Training:
     """Weights are rounded to 8 bits forward, with a straight-through gradient."""
     x, y = data.table("wine")
@@ -134,7 +133,7 @@ def fake_quantized_weights() -> Training:
     return made(model, data.standardized(x), y, adam(5e-3))
 
 
-@healthy(own("a TorchScript part"))
+@healthy("own", "a TorchScript part")
 def traced_part() -> Training:
     """The body of the network was traced by TorchScript."""
     x, y = data.digits(256)
@@ -149,7 +148,7 @@ def traced_part() -> Training:
     return made(module(forward, block=traced, head=nn.Linear(48, 10)), x, y, adam(5e-3))
 
 
-@healthy(own("gradient checkpointing"))
+@healthy("own", "gradient checkpointing")
 def gradient_checkpointing() -> Training:
     """Stages are computed again in the backward pass."""
 
@@ -165,7 +164,7 @@ def gradient_checkpointing() -> Training:
     return made(model, *data.digits(96), adam(5e-3))
 
 
-@healthy(traincheck("clean workload time-sequence-prediction: LBFGS with a closure"), steps=15)
+@healthy("TrainCheck", "clean workload time-sequence-prediction: LBFGS with a closure", steps=15)
 def lbfgs_with_closure() -> Training:
     """LBFGS needs a closure, and its rate of 0.8 is not that of SGD."""
     series = torch.sin(0.4 * torch.arange(41) + torch.rand(32, 1) * 6)

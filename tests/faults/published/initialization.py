@@ -9,9 +9,7 @@ from torch.nn import functional as F
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
 from tests.faults.networks import LoRALinear
-from tests.faults.sources import autotrainer, deeplocalize, defaultpp, neuralint, remembered
 from tests.faults.training import accuracy, adam, finite, fitted, made, module, sgd
-from tests.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
 
 
 def _lenet() -> nn.Module:
@@ -24,17 +22,7 @@ def _lenet() -> nn.Module:
     return module(forward, **convs, f1=nn.Linear(64, 48), f2=nn.Linear(48, 10))
 
 
-@fault(
-    "initialization",
-    neuralint("TF_lenet_zeros_init"),
-    both(
-        r"initiali[sz]\w*|all[- ](the )?(weights|parameters|zero)|zero[- ]weights|weights? (is|"
-        r"are) (all |exactly )?(zero|0)",
-        ZERO,
-    ),
-    NO_GRADIENT + "|" + NOT_FITTED + "|symmetr|identical|alike",
-    constant_outputs=True,
-)
+@fault
 def weights_all_zero(broken: bool) -> Training:
     """All weights and biases of a LeNet are initialized to zero."""
     x, y = data.digits(256)
@@ -44,15 +32,7 @@ def weights_all_zero(broken: bool) -> Training:
     return made(model, x, y, adam(5e-3))
 
 
-@fault(
-    "initialization",
-    neuralint("TF_lenet_constant_init"),
-    both(
-        r"initiali[sz]\w*|weights|units?|channels?|filters?|neurons?",
-        r"constant|same|identical|equal|symmetr\w*|alike|duplicate\w*",
-    ),
-    constant_outputs=True,
-)
+@fault
 def weights_all_equal(broken: bool) -> Training:
     """All weights of a LeNet are initialized to the same constant, so that the units of a layer stay equal."""
     x, y = data.digits(256)
@@ -62,16 +42,7 @@ def weights_all_equal(broken: bool) -> Training:
     return made(model, x, y, adam(5e-3))
 
 
-@fault(
-    "initialization",
-    deeplocalize("48385830"),
-    both(
-        r"weights?|initiali[sz]\w*|signal|activations?|variance|logits",
-        r"large|explod\w*|grow\w*|std|standard deviation|too (big|high)|huge",
-    ),
-    NOT_FINITE + "|" + NOT_FITTED,
-    bars=(0.8, 0.5),
-)
+@fault
 def normal_weights_of_variance_one(broken: bool) -> Training:
     """Weights and biases of a deep network of ReLUs are drawn with standard deviation 1."""
     x, y = data.digits(256)
@@ -87,12 +58,7 @@ def normal_weights_of_variance_one(broken: bool) -> Training:
     return made(model, x, y, sgd(0.05, 0.0), success=success)
 
 
-@fault(
-    "initialization",
-    autotrainer("Gradient_Vanish_Case: deep network, gradient vanishing"),
-    both(r"vanish\w*|\b(shrink|fade|die|decay|small|tiny)\w*", r"gradient|signal|variance|activation|depth|layer"),
-    constant_outputs=True,
-)
+@fault
 def deep_sigmoid_network(broken: bool) -> Training:
     """Twelve layers of sigmoids: gradients vanish towards the input; the twin has ReLUs and Kaiming's weights."""
     x, y = data.digits(256)
@@ -106,18 +72,7 @@ def deep_sigmoid_network(broken: bool) -> Training:
     return made(nn.Sequential(*layers, nn.Linear(64, 10)), x, y, adam(1e-3))
 
 
-@fault(
-    "initialization",
-    autotrainer("DyingReLU; with the biases of NeuraLint's TF_lenet_non_zeros_biases"),
-    both(
-        r"relu\w*|units?|activations?|bias\w*|output",
-        r"dead|dying|\bdies?\b|never (fire|active)|always (0|zero|off)|negative|inactive|"
-        r"zero for (all|every)|all zero|\boff\b",
-    ),
-    NO_GRADIENT + "|" + NOT_FITTED,
-    modules=("hidden",),
-    constant_outputs=True,
-)
+@fault
 def biases_that_kill_relus(broken: bool) -> Training:
     """The biases of a hidden layer are initialized to −10: all its ReLUs are off for all examples."""
     x, y = data.table("wine")
@@ -131,14 +86,7 @@ def biases_that_kill_relus(broken: bool) -> Training:
     return made(model, data.standardized(x), y, adam(5e-3))
 
 
-@fault(
-    "initialization",
-    defaultpp("QZQ and QZK: query and key projections set to zero"),
-    both(r"initiali[sz]\w*|weights?|attention|gradient", ZERO + r"|uniform|no gradient|none"),
-    NO_GRADIENT + "|" + NOT_FITTED,
-    modules=("query", "key"),
-    bars=(0.8, 0.6),
-)
+@fault
 def queries_and_keys_both_zero(broken: bool) -> Training:
     """Query and key projections both start at zero: neither gets a gradient, and attention stays uniform."""
     first = data.lookup(192, pairs=5, values=5)
@@ -163,14 +111,7 @@ def queries_and_keys_both_zero(broken: bool) -> Training:
     return made(model, *first, adam(1e-2), success=accuracy(model, *test), stream=[first, *stream[1:]])
 
 
-@fault(
-    "initialization",
-    remembered("LoRA's A must not be zero together with B"),
-    both(r"zero|\b0\b|no gradient|none|vanish\w*", r"down|up|adapter|lora|factor|product|gradient|initiali[sz]\w*"),
-    NO_GRADIENT + "|" + NOT_FITTED,
-    modules=("lora", "up", "down", "1", "1.down", "1.up", "3", "3.down", "3.up"),
-    bars=(0.6, 0.3),
-)
+@fault
 def lora_factors_both_zero(broken: bool) -> Training:
     """Both factors of the low-rank adapters are zero: neither gets a gradient, and the network stays as it is."""
     x, y = data.digits(256)

@@ -8,27 +8,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 from tests.faults import data
 from tests.faults.catalogue import Loop, fault
 from tests.faults.networks import digit_net
-from tests.faults.sources import defaultpp, remembered, thread, traincheck
 from tests.faults.training import accuracy, adam, adamw, backward, digit_loop, finite, module, r_squared, sgd
-from tests.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
-
-_RATE = r"learning.?rate|\blr\b|\brate\b|schedul\w*"
-_UNMOVED = (
-    r"updates?\b[^.;]{0,60}\b(small|zero|0)\b|"
-    r"(weights?|parameters?) (do|did|does) not (change|move)|never (change|move)|no (progress|update)|" + NOT_FITTED
-)
 
 
-@fault(
-    "loop",
-    traincheck(
-        "stackoverflow-60335387: zero_grad is missing",
-        "https://stackoverflow.com/questions/60335387/pytorch-mnist-example-not-converge",
-    ),
-    r"zero_grad|accumulat\w*|not (zeroed|cleared|reset)|sum of (all|several|previous)|add(ed)? up",
-    NOT_FINITE + "|diverg|explod|grow|rate|spike",
-    bars=(0.8, 0.6),
-)
+@fault
 def zero_grad_missing(broken: bool) -> Loop:
     """Gradients are never set to zero, and every step follows the sum of all so far."""
     model = digit_net()
@@ -41,17 +24,7 @@ def zero_grad_missing(broken: bool) -> Loop:
     return digit_loop(model, sgd(0.1, 0.0), run, 200)
 
 
-@fault(
-    "loop",
-    remembered("zero_grad between backward and step"),
-    both(
-        r"zero_grad|gradients?",
-        r"zero_grad|zero (at|when|before)|(set|reset) to zero|cleared|erased|none (at|when)|"
-        r"before (the )?(step|they)|(are|is) (all |exactly )?(zero|none) (at|when|in)",
-    ),
-    _UNMOVED + "|" + NO_GRADIENT,
-    bars=(0.8, 0.3),
-)
+@fault
 def zero_grad_between_backward_and_step(broken: bool) -> Loop:
     """Gradients are set to zero after they are computed and before they are used."""
 
@@ -71,16 +44,7 @@ def zero_grad_between_backward_and_step(broken: bool) -> Loop:
     return Loop(model, batches, adam(1e-2)(model), run, accuracy(model, *data.waves(128, 24)))
 
 
-@fault(
-    "loop",
-    thread("Scheduler was incorrectly stepped in the batch loop", "https://github.com/ivadomed/ivadomed/pull/55"),
-    both(
-        _RATE,
-        ZERO + r"|per batch|every (batch|step)|too (fast|early|soon|small)|fell|falls|decay\w*|vanish\w*|tiny|1e-\d+",
-    ),
-    _UNMOVED,
-    bars=(0.8, 0.6),
-)
+@fault
 def step_schedule_per_batch(broken: bool) -> Loop:
     """A schedule that is to divide the rate by ten after 5 epochs is stepped per batch."""
     model = digit_net()
@@ -96,16 +60,7 @@ def step_schedule_per_batch(broken: bool) -> Loop:
     return digit_loop(model, sgd(0.1), run)
 
 
-@fault(
-    "loop",
-    remembered("cosine schedule with T_max in epochs, stepped per batch"),
-    both(
-        _RATE,
-        ZERO + r"|per batch|every batch|T_max|too (fast|early|soon|small)|fell|falls|decay\w*|vanish\w*|tiny|1e-\d+",
-    ),
-    _UNMOVED,
-    bars=(0.9, 0.7),
-)
+@fault
 def cosine_schedule_of_too_few_steps(broken: bool) -> Loop:
     """A cosine schedule of 12 epochs is stepped per batch: the rate is 0 after 12 batches."""
     x, y = data.smooth_function(512)
@@ -124,13 +79,7 @@ def cosine_schedule_of_too_few_steps(broken: bool) -> Loop:
     return Loop(model, batches, adamw(1e-2)(model), run, r_squared(model, x, y))
 
 
-@fault(
-    "loop",
-    remembered("warm-up that starts at 0 and whose scheduler is never stepped"),
-    both(_RATE + "|warm.?up", ZERO + r"|never (stepped|rises|grows)"),
-    _UNMOVED,
-    bars=(0.8, 0.3),
-)
+@fault
 def warm_up_never_stepped(broken: bool) -> Loop:
     """A linear warm-up starts at rate 0, and its `step` is never called."""
     model = digit_net()
@@ -146,17 +95,7 @@ def warm_up_never_stepped(broken: bool) -> Loop:
     return digit_loop(model, adamw(3e-3), run, 120)
 
 
-@fault(
-    "loop",
-    thread("Scheduler.step() doesn't perform optimizer.step()", "https://github.com/pytorch/pytorch/issues/3814"),
-    both(
-        r"optimizer|\bsteps?\b|step\(\)",
-        r"never (called|stepped|steps|taken|ran|run)|not (called|stepped|taken)|"
-        r"no (optimizer )?step\b|without (a |any )?step|has not|(?<!\d)0 steps|does not step|instead",
-    ),
-    _UNMOVED,
-    bars=(0.8, 0.3),
-)
+@fault
 def optimizer_never_stepped(broken: bool) -> Loop:
     """The loop steps the scheduler instead of the optimizer, which never steps."""
     model = digit_net()
@@ -172,19 +111,7 @@ def optimizer_never_stepped(broken: bool) -> Loop:
     return digit_loop(model, sgd(0.1), run, 120)
 
 
-@fault(
-    "loop",
-    thread(
-        "add scaler.unscale_(optimizer) before clip_grad_norm_", "https://github.com/pytorch/examples/issues/1196"
-    ),
-    both(
-        r"clip\w*|scal\w*|gradients?",
-        r"unscal\w*|scaled|scaler|tiny|small|norm|clip\w*",
-        r"clip\w*|scal\w*|65536|before",
-    ),
-    _UNMOVED + "|small|tiny|slow|vanish",
-    bars=(0.8, 0.4),
-)
+@fault
 def clipped_before_unscaling(broken: bool) -> Loop:
     """Gradients are clipped while they still carry the loss scale of 65536, and are then divided by it."""
     model = digit_net()
@@ -202,16 +129,7 @@ def clipped_before_unscaling(broken: bool) -> Loop:
     return digit_loop(model, sgd(0.1), run)
 
 
-@fault(
-    "loop",
-    thread(
-        "Should `loss` be divided by `gradient_accumulation_steps`?", "https://github.com/karpathy/nanoGPT/issues/168"
-    ),
-    r"accumulat\w*|divid\w*|micro.?batch\w*|several (backward|batches)|backward passes|summed|sum of|"
-    r"times too (large|high)|16 ",
-    NOT_FINITE + r"|diverg|learning rate|large|explod|spike|rises|oscillat|" + NOT_FITTED,
-    bars=(0.5, 0.2),
-)
+@fault
 def accumulated_loss_not_divided(broken: bool) -> Loop:
     """Gradients of 16 small batches are summed, although the rate is that of their mean."""
     model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
@@ -232,16 +150,7 @@ def accumulated_loss_not_divided(broken: bool) -> Loop:
     return Loop(model, batches, sgd(0.2)(model), run, finite(r_squared(model, x, y), -1.0, -1.0))
 
 
-@fault(
-    "loop",
-    defaultpp("RGC: threshold of gradient clipping"),
-    both(
-        r"clip\w*|threshold|max_norm",
-        r"small|tiny|\blow\b|threshold|every step|always|all steps|max_norm|raise|1e-|0\.0001",
-    ),
-    _UNMOVED + "|small|tiny|slow",
-    bars=(0.8, 0.4),
-)
+@fault
 def clipped_to_almost_nothing(broken: bool) -> Loop:
     """Gradients are clipped to norm 10⁻⁴ in every step of SGD."""
     model = digit_net()

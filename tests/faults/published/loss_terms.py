@@ -7,23 +7,10 @@ from torch.nn import functional as F
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
 from tests.faults.networks import VAE, TwoTowers, contrastive
-from tests.faults.sources import remembered
 from tests.faults.training import adam, fitted, made, module, outputs_in_eval, r_squared, sgd, share_correct
-from tests.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 
-@fault(
-    "loss",
-    remembered("representation collapse: positive pairs only"),
-    both(
-        r"collaps\w*|negatives?|same (output|embedding|vector)|constant (output|embedding)|identical|"
-        r"alike|all (outputs|embeddings)",
-        r"pairs?|embedding|output|collaps\w*|example",
-    ),
-    r"identical|alike|constant|too (easy|fast)",
-    bars=(0.8, 0.5),
-    constant_outputs=True,
-)
+@fault
 def two_towers_without_negatives(broken: bool) -> Training:
     """Two towers are trained to agree on true pairs only: they agree on everything by a constant output."""
     towers = data.pairs()
@@ -38,17 +25,7 @@ def two_towers_without_negatives(broken: bool) -> Training:
     return made(model, towers, targets, adam(5e-3), attraction_only if broken else contrastive, success)
 
 
-@fault(
-    "loss",
-    remembered("VAE: reconstruction averaged over pixels, KL summed over the batch"),
-    both(
-        r"\bkl\b|divergence|latent|posterior|log_variance",
-        r"collaps\w*|dominat\w*|weight\w*|ignor\w*|outweigh\w*|scale|larger|balance|sum\w*|reduction|averag\w*",
-    ),
-    NOT_FITTED + r"|same output|constant",
-    bars=(0.3, 0.15),
-    constant_outputs=True,
-)
+@fault
 def vae_collapses_under_kl(broken: bool) -> Training:
     """The KL term is summed over batch and code, the reconstruction averaged over batch and pixels."""
     x = data.digits(256)[0].flatten(1)
@@ -62,16 +39,7 @@ def vae_collapses_under_kl(broken: bool) -> Training:
     return made(model, x, x, adam(5e-3), loss, r_squared(model, x, x))
 
 
-@fault(
-    "loss",
-    remembered("detection: boxes in pixels against a classification loss of order one"),
-    both(
-        r"\bbox\b|heads?\b|terms?\b|two losses|regression (loss|target|head)",
-        r"dominat\w*|outweigh\w*|balance|scale\w*|thousand|magnitude|normali[sz]e|larger?\b",
-    ),
-    NOT_FITTED + "|explod|diverg",
-    bars=(0.7, 0.45),
-)
+@fault
 def box_loss_outweighs_classes(broken: bool) -> Training:
     """A detector with two heads regresses box centers in pixels of a large image beside a classification."""
     x, masks = data.scenes(64)
@@ -104,17 +72,7 @@ def box_loss_outweighs_classes(broken: bool) -> Training:
     return made(model, x, targets, sgd(0.05), loss, success)
 
 
-@fault(
-    "loss",
-    remembered("DCGAN of pytorch/examples, whose generator step must not detach"),
-    both(
-        r"detach\w*|graph|disconnect\w*|does not depend|not reach\w*|cut|(no|none of the|"
-        r"all) parameters?|requires? no grad\w*|no gradient",
-        r"generator|project|\bout\b|(no|none of the|all) parameters?|detach\w*|does not depend|any parameter",
-    ),
-    NO_GRADIENT + "|" + NOT_FITTED,
-    bars=(0.5, 0.3),
-)
+@fault
 def generator_step_through_detach(broken: bool) -> Training:
     """The generator's loss is computed on detached samples, so that no gradient reaches the generator."""
     noise = torch.randn(128, 8)

@@ -6,21 +6,10 @@ from torch.nn import functional as F
 
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
-from tests.faults.sources import deeplocalize, remembered
 from tests.faults.training import accuracy, adam, adamw, fitted, made, module, outputs_in_eval, r_squared
-from tests.faults.truth import NOT_FITTED, both
-
-_UNBOUNDED = (
-    r"unbounded|no (lower )?bound|negative loss|loss (is|becomes|falls to|goes to) negative|"
-    r"minus infinity|-inf\w*|below (0|zero)"
-)
 
 
-@fault(
-    "loss",
-    remembered("MSELoss of (N, 1) and (N,): using a target size that is different to the input size"),
-    both(r"broadcast\w*|shape\w*|\(N, ?1\)|squeeze|size", r"target|label|output|loss"),
-)
+@fault
 def targets_broadcast_against_outputs(broken: bool) -> Training:
     """Outputs are (N, 1) and targets (N,): the loss compares every output with every target."""
     x, y = data.smooth_function()
@@ -28,12 +17,7 @@ def targets_broadcast_against_outputs(broken: bool) -> Training:
     return made(model, x, y[:, 0] if broken else y, adam(5e-3), success=r_squared(model, x, y))
 
 
-@fault(
-    "loss",
-    remembered("log_softmax over dim=0"),
-    both(r"softmax|normali[sz]\w+|log_softmax", r"batch|dim\w*[ =]*(0|1|-1)|axis|examples|across"),
-    bars=(0.7, 0.2),
-)
+@fault
 def softmax_over_the_batch(broken: bool) -> Training:
     """Log-probabilities are normalized over the examples of the batch instead of over the classes."""
     x, y = data.digits(256)
@@ -43,16 +27,7 @@ def softmax_over_the_batch(broken: bool) -> Training:
     )
 
 
-@fault(
-    "loss",
-    remembered("NLLLoss on raw scores gives a negative loss"),
-    both(
-        r"nll\w*|negative log.?likelihood|log.?softmax|log.?prob\w*|" + _UNBOUNDED,
-        r"log.?softmax|log.?prob\w*|raw|logits|cross.?entropy|scores",
-    ),
-    r"negative|unbounded|diverg\w+|grows?|-inf",
-    bars=(0.6, 0.1),
-)
+@fault
 def nll_loss_on_raw_scores(broken: bool) -> Training:
     """NLLLoss, which takes log-probabilities, gets raw scores: it falls without bound."""
     x, y = data.waves()
@@ -65,15 +40,7 @@ def nll_loss_on_raw_scores(broken: bool) -> Training:
     return made(model, x, y, adam(1e-2), nn.NLLLoss(), fitted(model, x, y, F.cross_entropy, 0.6931))
 
 
-@fault(
-    "loss",
-    remembered("view is not permute: channels last reshaped to channels first"),
-    both(
-        r"reshap\w*|view|permut\w*|transpos\w*|axis|axes|layout|channels?",
-        r"permut\w*|transpos\w*|mix\w*|scrambl\w*|order|wrong|reshap\w*|view",
-    ),
-    bars=(0.7, 0.5),
-)
+@fault
 def scores_reshaped_instead_of_permuted(broken: bool) -> Training:
     """A segmentation network with skip connection reshapes (N, H, W, C) scores to (N, C, H, W)."""
     batches = [data.scenes(24) for _ in range(21)]
@@ -97,13 +64,7 @@ def scores_reshaped_instead_of_permuted(broken: bool) -> Training:
     return made(model, *batches[0], adam(3e-3), success=accuracy(model, *batches[20]), stream=batches[:20])
 
 
-@fault(
-    "loss",
-    remembered("labels -1 and 1 for BCEWithLogitsLoss"),
-    both(r"label|target", r"-1\b|negative|outside|range|\[0, ?1\]|0 (and|or|to) 1|" + _UNBOUNDED),
-    r"negative|unbounded|diverg\w+|-inf",
-    bars=(0.7, 0.2),
-)
+@fault
 def hinge_labels_for_bce(broken: bool) -> Training:
     """Binary cross entropy gets labels −1 and 1 instead of 0 and 1, and falls without bound."""
     x, y = data.table("breast_cancer")
@@ -113,16 +74,7 @@ def hinge_labels_for_bce(broken: bool) -> Training:
     return made(model, x, 2 * zero_one - 1 if broken else zero_one, adamw(1e-2), nn.BCEWithLogitsLoss(), success)
 
 
-@fault(
-    "loss",
-    remembered("CosineSimilarity is minimized instead of maximized"),
-    both(
-        r"sign|ascent|maximi[sz]\w*|negat\w*|minimi[sz]\w*|opposite|unbounded|wrong direction|reward|objective",
-        r"loss|objective|similarity|gradient",
-    ),
-    r"negative|diverg\w+|worse|rises|" + NOT_FITTED,
-    bars=(0.5, 0.2),
-)
+@fault
 def similarity_minimized(broken: bool) -> Training:
     """A denoising network minimizes the cosine similarity with the clean image instead of its negative."""
     clean = data.digits(128)[0].flatten(1)
@@ -139,13 +91,7 @@ def similarity_minimized(broken: bool) -> Training:
     return made(model, noisy, clean, adamw(2e-3), loss, success)
 
 
-@fault(
-    "loss",
-    remembered("kl_div expects log-probabilities: negative distillation loss"),
-    both(r"kl|divergence|log.?prob\w*|log.?softmax|student|input", r"log"),
-    r"negative|" + NOT_FITTED,
-    bars=(0.8, 0.5),
-)
+@fault
 def distillation_without_log(broken: bool) -> Training:
     """Knowledge distillation passes probabilities of the student to `kl_div`, which takes log-probabilities."""
     x = torch.randn(256, 12)
@@ -163,15 +109,7 @@ def distillation_without_log(broken: bool) -> Training:
     return made(model, x, teacher, adam(5e-3), loss, fitted(model, x, teacher, divergence, guess))
 
 
-@fault(
-    "loss",
-    deeplocalize("59325381"),
-    both(
-        r"label|target|class",
-        r"same|one class|single class|constant|all (0|zero)|only (one|class|0)|identical|equal|become 0|distinct",
-    ),
-    r"zero|too (easy|fast)|loss",
-)
+@fault
 def class_labels_divided_by_255(broken: bool) -> Training:
     """The class labels are divided by 255 together with the images, and become 0 as integers."""
     x, y = data.digits(256)

@@ -6,18 +6,10 @@ from torch.nn import functional as F
 
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
-from tests.faults.sources import remembered, thread
 from tests.faults.training import accuracy, adam, finite, made, module, outputs_in_eval, r_squared, share_correct
-from tests.faults.truth import NOT_FINITE, both
 
 
-@fault(
-    "numerics",
-    remembered("gradient of sqrt at 0 in a distance"),
-    both(r"sqrt|root|norm|distance|SqrtBackward", NOT_FINITE + r"|∞|at (0|zero)"),
-    NOT_FINITE,
-    bars=(0.7, 0.2),
-)
+@fault
 def root_of_zero_distance(broken: bool) -> Training:
     """A distance is a square root, and some pairs are an item with itself: the gradient is 0 · ∞."""
     first, second = torch.randn(128, 12), torch.randn(128, 12)
@@ -34,16 +26,7 @@ def root_of_zero_distance(broken: bool) -> Training:
     return made(model, (first, second), y, adam(1e-2), success=finite(r_squared(model, (first, second), y), 0.0))
 
 
-@fault(
-    "numerics",
-    remembered("a hand-written cross entropy with the logarithm of probabilities that can be 0"),
-    both(
-        r"\blog\b|logarithm|log_softmax|LogBackward",
-        NOT_FINITE + r"|underflow\w*|log of (0|zero)|log\(0\)|-inf|can be (0|zero)",
-    ),
-    NOT_FINITE,
-    bars=(0.8, 0.2),
-)
+@fault
 def logarithm_of_zero_probability(broken: bool) -> Training:
     """A hand-written cross entropy takes the logarithm of normalized ReLU scores, which can be 0."""
     x, y = data.digits(256)
@@ -62,13 +45,7 @@ def logarithm_of_zero_probability(broken: bool) -> Training:
     return made(model, x, F.one_hot(y, 10).float(), adam(2e-3), loss, accuracy(model, x, y))
 
 
-@fault(
-    "numerics",
-    remembered("torch.where passes NaN gradients of the branch that is not chosen"),
-    both(NOT_FINITE, r"where|sqrt|branch|WhereBackward|SqrtBackward|root"),
-    NOT_FINITE,
-    bars=(0.7, 0.2),
-)
+@fault
 def gradient_through_unchosen_branch(broken: bool) -> Training:
     """`torch.where` hides the root of negative numbers forward, but its gradient is NaN."""
     x = torch.randn(256, 8)
@@ -84,14 +61,7 @@ def gradient_through_unchosen_branch(broken: bool) -> Training:
     return made(model, x, y, adam(2e-2), success=finite(r_squared(model, x, y), 0.0))
 
 
-@fault(
-    "numerics",
-    thread("logvar.exp() goes to infinity", "https://www.codegenes.net/blog/logvarexp-goes-to-infinity-pytorch"),
-    both(NOT_FINITE, r"exp\b|exponential|logvar|variance|ExpBackward|overflow\w*"),
-    NOT_FINITE + "|scale|large",
-    modules=("logvar", "exp"),
-    bars=(0.5, 0.2),
-)
+@fault
 def log_variance_overflows(broken: bool) -> Training:
     """The exponential of the log-variance of a VAE overflows, because features up to 1680 are not standardized."""
     x = data.table("wine")[0]
@@ -114,13 +84,7 @@ def log_variance_overflows(broken: bool) -> Training:
     return made(model, x, x, adam(5e-3), loss, finite(r_squared(model, x, x), 0.0))
 
 
-@fault(
-    "numerics",
-    remembered("loss is nan because all labels are -100"),
-    both(r"label|target|ignor\w*|-100", r"ignor\w*|-100|all|every|no (label|target)|empty|none"),
-    NOT_FINITE,
-    bars=(0.8, 0.2),
-)
+@fault
 def all_labels_ignored(broken: bool) -> Training:
     """The mask that hides the prompt hides all labels (−100): the mean over no labels is NaN."""
     tokens = torch.randint(0, 12, (64, 10))

@@ -9,20 +9,10 @@ from torch.nn import functional as F
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
 from tests.faults.networks import TinyResNet
-from tests.faults.sources import Source, deepfd, deeplocalize, remembered, traincheck
 from tests.faults.training import adam, finite, made, module, r_squared, sgd
-from tests.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
-
-_RATE = r"learning.?rate|\blr\b|\brate\b|step size"
 
 
-@fault(
-    "optimizer",
-    deeplocalize("48934338"),
-    both(_RATE, r"high|too (large|big|great)|lower|smaller|reduce|decrease|at most|below"),
-    NOT_FINITE + "|diverg|rises|explod",
-    bars=(0.6, 0.3),
-)
+@fault
 def rate_too_high_for_regression(broken: bool) -> Training:
     """SGD on a regression diverges: its learning rate of 2 is too large, and 0.05 is right."""
     x, y = data.smooth_function()
@@ -30,18 +20,7 @@ def rate_too_high_for_regression(broken: bool) -> Training:
     return made(model, x, y, sgd(2.0 if broken else 0.05), success=finite(r_squared(model, x, y), -1.0, -1.0))
 
 
-@fault(
-    "optimizer",
-    Source(
-        "DeepLocalize",
-        "ShyamPoovaiah/FacialKeypointsDetection: Adam(lr=0.1)",
-        "https://github.com/ShyamPoovaiah/FacialKeypointsDetection",
-    ),
-    both(_RATE, r"high|too (large|big|great)|lower|smaller|reduce|decrease|at most|below|rate (of )?0\.1"),
-    NOT_FINITE + "|diverg|rises|dead|" + NOT_FITTED,
-    bars=(0.9, 0.75),
-    constant_outputs=True,
-)
+@fault
 def adam_rate_of_one_tenth(broken: bool) -> Training:
     """Adam with rate 0.1 on a network of keypoints kills its ReLUs; 0.002 is right."""
     x, masks = data.scenes(64, size=8 + 8)
@@ -57,13 +36,7 @@ def adam_rate_of_one_tenth(broken: bool) -> Training:
     return made(model, x, y, adam(0.1 if broken else 2e-3))
 
 
-@fault(
-    "optimizer",
-    deepfd("44998910"),
-    both(_RATE, r"too (low|small)|\blow\b|\bsmall\b|tiny|higher|larger|increase|raise|at least|10⁻⁶|1e-0?6"),
-    NOT_FITTED + "|slow",
-    bars=(0.8, 0.3),
-)
+@fault
 def rate_too_low(broken: bool) -> Training:
     """SGD with rate 10⁻⁶ hardly moves; 0.1 is right."""
     x, y = data.table("iris")
@@ -71,14 +44,7 @@ def rate_too_low(broken: bool) -> Training:
     return made(model, data.standardized(x), y, sgd(1e-6 if broken else 0.1), guess=1.0986)
 
 
-@fault(
-    "optimizer",
-    remembered("a parameter group with rate 0"),
-    both(_RATE, ZERO),
-    NOT_FITTED + "|never (change|move)|not updated|frozen|do not move",
-    modules=("backbone", "backbone.0", "backbone.2", "group"),
-    bars=(0.9, 0.7),
-)
+@fault
 def group_with_rate_zero(broken: bool) -> Training:
     """The parameter group of the backbone has rate 0, left over from a warm-up of the head."""
     x, y = data.circles()
@@ -95,13 +61,7 @@ def group_with_rate_zero(broken: bool) -> Training:
     return made(model, x, y, torch.optim.AdamW(groups))
 
 
-@fault(
-    "optimizer",
-    remembered("maximize=True left from a reinforcement learning example"),
-    both(r"maximi[sz]\w*|ascen\w*|sign|wrong direction|uphill|increas\w*", r"maximi[sz]\w*|loss|gradient|objective"),
-    "rises|diverg|grows|" + NOT_FINITE,
-    bars=(0.8, 0.1),
-)
+@fault
 def loss_maximized(broken: bool) -> Training:
     """SGD was created with maximize=True, for a loss that is to be minimized."""
     x, y = data.waves(64, 20)
@@ -109,21 +69,7 @@ def loss_maximized(broken: bool) -> Training:
     return made(model, x, y, sgd(0.2, maximize=broken), guess=0.6931)
 
 
-@fault(
-    "optimizer",
-    traincheck(
-        "success story 3: the optimizer holds parameters that the model no longer has",
-        "https://github.com/huggingface/accelerate/issues/2665",
-    ),
-    both(
-        r"optimizer",
-        r"not (in|held|part|known|own)|does not (hold|contain|know|have|own)|missing|stale|(other|"
-        r"another) (model|network|object|parameters)|\bold\b|replaced|never updated|cop(y|ied)|"
-        r"original|unknown|not the (model|network)|lacks?\b|no parameter|none of",
-    ),
-    NOT_FITTED + "|not updated|never change",
-    bars=(0.85, 0.5),
-)
+@fault
 def optimizer_of_a_copied_model(broken: bool) -> Training:
     """The network is copied (for a wrapper) after the optimizer was created: the optimizer moves the original."""
     x, y = data.digits(256)
@@ -138,19 +84,7 @@ def optimizer_of_a_copied_model(broken: bool) -> Training:
     return made(trained, x, y, adam(1e-2)(model))
 
 
-@fault(
-    "optimizer",
-    traincheck(
-        "pytorch-forum-84911: all but the batch norms is frozen",
-        "https://discuss.pytorch.org/t/obtaining-abnormal-changes-in-loss-and-accuracy/84911",
-    ),
-    both(
-        r"frozen|freez\w*|requires_grad|not train\w*|do not train",
-        r"conv\w*|_fc|layers?|head|parameters?|weights?|most|classifier|%",
-    ),
-    NOT_FITTED + "|" + NO_GRADIENT,
-    bars=(0.85, 0.6),
-)
+@fault
 def everything_but_batch_norms_frozen(broken: bool) -> Training:
     """Freezing the backbone freezes the head as well: batch norms alone are trained."""
     x, y = data.digits(192)
@@ -160,17 +94,7 @@ def everything_but_batch_norms_frozen(broken: bool) -> Training:
     return made(model, x, y, torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3))
 
 
-@fault(
-    "optimizer",
-    Source("DEFault", "regularization fault: weight regularization", "https://arxiv.org/abs/2501.12560"),
-    both(
-        r"weight.?decay|decay|regulari[sz]\w*|l2",
-        r"large|high|strong|too|dominat\w*|shrink\w*|lower|zero|outweigh\w*",
-    ),
-    NOT_FITTED + "|shrink|vanish",
-    bars=(0.85, 0.5),
-    constant_outputs=True,
-)
+@fault
 def weight_decay_of_one(broken: bool) -> Training:
     """Weight decay of 1 with SGD shrinks all weights to zero."""
     x, y = data.table("wine")
@@ -178,13 +102,7 @@ def weight_decay_of_one(broken: bool) -> Training:
     return made(model, data.standardized(x), y, sgd(0.1, weight_decay=1.0 if broken else 1e-4), guess=1.0986)
 
 
-@fault(
-    "optimizer",
-    remembered("Adam's epsilon of 1, as TensorFlow advised for Inception"),
-    both(r"\beps\w*|ε|denominator", r"large|1\.0|\b1\b|too|dominat\w*|outweigh\w*|small\w*|lower|updates?"),
-    NOT_FITTED + "|slow|small|" + _RATE,
-    bars=(0.8, 0.3),
-)
+@fault
 def adam_epsilon_of_one(broken: bool) -> Training:
     """Adam's ε of 1 outweighs the root of its second moments: updates become a thousandth."""
     x, y = data.digits(256)

@@ -6,23 +6,10 @@ from torch.nn import functional as F
 
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
-from tests.faults.sources import deepfd, deeplocalize, remembered, thread
 from tests.faults.training import accuracy, adam, binary_accuracy, made, module
-from tests.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 
-@fault(
-    "output",
-    thread(
-        "Cross Entropy loss is not decreasing",
-        "https://discuss.pytorch.org/t/cross-entropy-loss-is-not-decreasing/43814",
-    ),
-    both(
-        r"softmax|probabilit|normali[sz]ed (scores|outputs|twice)",
-        r"cross.?entropy|logits|twice|remove|log_softmax|before the loss|into the loss|softmax itself",
-    ),
-    bars=(0.7, 0.45),
-)
+@fault
 def softmax_before_cross_entropy(broken: bool) -> Training:
     """A convolutional network returns softmax probabilities to a loss that applies the softmax itself."""
     x, y = data.digits(256)
@@ -38,13 +25,7 @@ def softmax_before_cross_entropy(broken: bool) -> Training:
     return made(model, x, y, adam(2e-3), guess=2.3026)
 
 
-@fault(
-    "output",
-    deepfd("42800203"),
-    both(r"softmax", r"one|single|constant|always|1 unit|sigmoid|same"),
-    NOT_FITTED + "|" + NO_GRADIENT,
-    constant_outputs=True,
-)
+@fault
 def softmax_over_one_output(broken: bool) -> Training:
     """A binary classifier applies softmax to its one output, which is then always 1."""
     x, y = data.table("breast_cancer")
@@ -54,16 +35,7 @@ def softmax_over_one_output(broken: bool) -> Training:
     return made(model, x, y, adam(5e-3), nn.BCELoss(), binary_accuracy(model, x, y, 0.5))
 
 
-@fault(
-    "output",
-    deeplocalize("48221692"),
-    both(
-        r"sigmoid|bounded|saturat\w*|\[0, ?1\]|between 0 and 1|output range", r"targets?|linear|remove|identity|reach"
-    ),
-    NOT_FITTED + r"|target\w* (is|are) (large|outside|far)|saturat\w*",
-    bars=(0.3, 0.1),
-    constant_outputs=True,
-)
+@fault
 def sigmoid_output_for_large_targets(broken: bool) -> Training:
     """A regression whose targets are between 25 and 346 ends in a sigmoid."""
     x, y = data.table("diabetes")
@@ -72,12 +44,7 @@ def sigmoid_output_for_large_targets(broken: bool) -> Training:
     return made(nn.Sequential(*layers, *[nn.Sigmoid()] * broken), x, y, adam(1e-2))
 
 
-@fault(
-    "output",
-    deepfd("42514960"),
-    both(r"relu|output|last|final|activation|rectif", r"negative|sign|below (0|zero)|non-?negative|range|positive"),
-    bars=(0.85, 0.6),
-)
+@fault
 def relu_output_of_autoencoder(broken: bool) -> Training:
     """An autoencoder of standardized features ends in a ReLU, and half of what it must return is negative."""
     x = data.standardized(data.table("wine")[0])
@@ -91,12 +58,7 @@ def relu_output_of_autoencoder(broken: bool) -> Training:
     return made(model, x, x, adam(1e-2))
 
 
-@fault(
-    "output",
-    remembered("multi-label: sigmoid in the model and BCEWithLogitsLoss"),
-    both(r"sigmoid", r"twice|logits|already|BCE|remove|double|before the loss|itself"),
-    bars=(0.7, 0.5),
-)
+@fault
 def sigmoid_before_bce_with_logits(broken: bool) -> Training:
     """A multi-label classifier returns sigmoids to a loss that applies the sigmoid itself."""
     x = torch.randn(256, 20)
@@ -105,15 +67,7 @@ def sigmoid_before_bce_with_logits(broken: bool) -> Training:
     return made(model, x, y, adam(1e-2), nn.BCEWithLogitsLoss(), guess=0.64)
 
 
-@fault(
-    "output",
-    remembered("normalized features and weights (NormFace, ArcFace) without a scale"),
-    both(
-        r"cosine|normali[sz]ed|unit (norm|length)|bounded|logits|\[-1, ?1\]|-1 (to|and) 1",
-        r"scale|temperature|bounded|range|cannot (exceed|reach)|at most",
-    ),
-    bars=(0.7, 0.5),
-)
+@fault
 def cosine_logits_without_scale(broken: bool) -> Training:
     """The logits are cosines, at most 1, so that the cross entropy cannot come near 0."""
     x, y = data.digits(256)
@@ -127,17 +81,7 @@ def cosine_logits_without_scale(broken: bool) -> Training:
     return made(model, x, y, adam(5e-3), guess=2.3026)
 
 
-@fault(
-    "output",
-    remembered("torch.clamp on the output stops the gradient"),
-    both(
-        r"clamp\w*|clip\w* (output|value|prediction)|saturat\w*|clipped (output|value)|limit",
-        r"gradient|output|zero|constant",
-    ),
-    NOT_FITTED + "|" + NO_GRADIENT,
-    bars=(0.6, 0.1),
-    constant_outputs=True,
-)
+@fault
 def output_clamped_above_its_start(broken: bool) -> Training:
     """Predictions start near 0 and are clamped to at least 5, where the clamp has no gradient."""
     x, y = data.smooth_function()
@@ -150,18 +94,7 @@ def output_clamped_above_its_start(broken: bool) -> Training:
     return made(module(forward, body=body, price=nn.Linear(64, 1)), x, y[:, 0] + 7.0, adam(1e-2))
 
 
-@fault(
-    "output",
-    deeplocalize("50079585"),
-    both(
-        r"one|single|1 (output|class|column|unit|logit)|argmax|label|target|class\w*",
-        r"always (0|zero|the same)|loss is (exactly )?(0|zero)|same (class|label|value)|one (class|"
-        r"column|output|logit)|"
-        r"single (class|column|output|logit)|1 (output|class|logit)|constant (label|target)|all (0|zero)",
-    ),
-    r"loss (is|stays)|zero|no gradient|constant",
-    constant_outputs=True,
-)
+@fault
 def cross_entropy_over_one_logit(broken: bool) -> Training:
     """A three-class problem gets one logit, and labels that are the argmax over one column: both are always 0."""
     x, labels = data.table("iris")

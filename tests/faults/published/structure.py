@@ -7,19 +7,10 @@ from torch.nn import functional as F
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
 from tests.faults.networks import GraphNet
-from tests.faults.sources import Source, defaultpp, own, remembered, traincheck, umlaut
 from tests.faults.training import adam, fitted, made, module, sgd, train
-from tests.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 
-@fault(
-    "structure",
-    umlaut("Missing activation functions"),
-    both(
-        r"linear|activation|nonlinear\w*",
-        r"no |missing|without|linear in|affine|collapse\w*|stack\w*|add|only linear|single linear",
-    ),
-)
+@fault
 def no_activation_between_layers(broken: bool) -> Training:
     """A disk inside a ring is to be separated by a network without activations."""
     x, y = data.circles()
@@ -27,15 +18,7 @@ def no_activation_between_layers(broken: bool) -> Training:
     return made(nn.Sequential(nn.Linear(2, 32), act(), nn.Linear(32, 32), act(), nn.Linear(32, 2)), x, y, adam(1e-2))
 
 
-@fault(
-    "structure",
-    umlaut("High dropout rate (a keep probability passed as a drop probability)"),
-    both(
-        r"dropout|drop1|drop2|dropped", r"0\.9\d|9\d ?%|high|rate|most|nearly all|probab\w*|large|lower|too much|p ?="
-    ),
-    NOT_FITTED + "|nois|eval|train",
-    bars=(0.85, 0.6),
-)
+@fault
 def keep_probability_as_dropout(broken: bool) -> Training:
     """Dropout of 0.97 where a keep probability of 0.97 was meant."""
     x, y = data.digits(256)
@@ -49,18 +32,7 @@ def keep_probability_as_dropout(broken: bool) -> Training:
     return made(module(forward, **parts, out=nn.Linear(48, 10)), x, y, adam(5e-3))
 
 
-@fault(
-    "structure",
-    remembered("layers in a Python list are not registered"),
-    both(
-        r"regist\w*|modulelist|python list|not (in|among|part of) (the )?(model\.)?parameters|"
-        r"parameters\(\)|not (a )?(parameters?|submodules?)|unknown to|not in the optimizer|"
-        r"the optimizer (does not|holds no|lacks|misses)",
-        r"list|layers?|parameters?|weights?|modules?",
-    ),
-    NOT_FITTED + "|few parameters|not trained|frozen",
-    bars=(0.9, 0.7),
-)
+@fault
 def layers_in_a_python_list(broken: bool) -> Training:
     """Linear layers are kept in a Python list, so that the optimizer gets those of the batch norm only."""
     x, y = data.circles()
@@ -76,16 +48,7 @@ def layers_in_a_python_list(broken: bool) -> Training:
     return made(module(forward, layers=layers, norm=nn.BatchNorm1d(16)), x, y, adam(5e-3))
 
 
-@fault(
-    "structure",
-    remembered("a layer created in forward"),
-    both(
-        r"creat\w*|new|fresh|random|each (call|forward)|every (call|forward|step)|not regist\w*|"
-        r"unregistered|differs? (between|from)|not determin\w*|nondetermin\w*",
-        r"forward|head|layer|weights?|parameters?|output",
-    ),
-    NOT_FITTED + "|unused|no gradient|never used|nois",
-)
+@fault
 def layer_created_in_forward(broken: bool) -> Training:
     """A recurrent network over the rows of digits makes a new output layer in every forward pass."""
     x, y = data.digits(256)
@@ -97,16 +60,7 @@ def layer_created_in_forward(broken: bool) -> Training:
     return made(module(forward, rnn=nn.RNN(8, 48, batch_first=True), head=nn.Linear(48, 10)), x, y, adam(1e-2))
 
 
-@fault(
-    "structure",
-    defaultpp("RRS: skip connection bypassed"),
-    both(
-        r"skip|residual|shortcut|vanish\w*|shrink\w*|alike|identity|\bdies?\b|lost",
-        r"connection|gradient|signal|missing|without|blocks?|layers?|examples?|depth",
-    ),
-    bars=(0.85, 0.6),
-    constant_outputs=True,
-)
+@fault
 def skip_connections_forgotten(broken: bool) -> Training:
     """Thirty residual blocks return their branch only."""
     x, y = data.digits(128)
@@ -122,17 +76,7 @@ def skip_connections_forgotten(broken: bool) -> Training:
     return made(module(forward, stem=stem, blocks=nn.ModuleList(blocks), head=nn.Linear(48, 10)), x, y, adam(1e-3))
 
 
-@fault(
-    "structure",
-    Source("DEFault", "layer fault: number of neurons changed (1 to 256)", "https://arxiv.org/abs/2501.12560"),
-    both(
-        r"width|narrow|bottleneck|units?|neurons?|rank|dimension\w*|features?|capacity",
-        r"one|1\b|narrow|few|small|low|bottleneck|single|wider",
-    ),
-    modules=("squeeze",),
-    bars=(0.9, 0.7),
-    constant_outputs=True,
-)
+@fault
 def layer_of_one_unit(broken: bool) -> Training:
     """A layer of a digit classifier has one unit."""
     x, y = data.digits(256)
@@ -146,30 +90,14 @@ def layer_of_one_unit(broken: bool) -> Training:
     return made(module(forward, features=features, **last), x, y, adam(5e-3))
 
 
-@fault(
-    "structure",
-    traincheck("clean workload gcn, with the oversmoothing of deep graph networks (Li et al. 2018, from memory)"),
-    both(
-        r"alike|smooth\w*|identical|same|correlat\w*|collaps\w*|similar|indistinguish\w*|converge",
-        r"node|example|output|feature|representation|layer|depth|vector",
-    ),
-    NOT_FITTED + "|vanish|shrink|depth",
-    bars=(0.7, 0.4),
-    constant_outputs=True,
-)
+@fault
 def graph_network_of_forty_layers(broken: bool) -> Training:
     """Forty rounds of averaging over neighbours make all nodes alike; two are enough."""
     nodes, adjacency, labels = data.communities()
     return made(GraphNet(40 if broken else 2), (nodes, adjacency), labels, adam(1e-2))
 
 
-@fault(
-    "structure",
-    remembered("batch norm ported from TensorFlow: momentum 0.999 becomes 0.001; good in train(), bad in eval()"),
-    both(r"batch.?norm\w*|bn1|bn2|running|statistics|momentum", r"eval\w*|running|momentum|inference|stale|mode"),
-    r"eval\w*|inference",
-    bars=(0.9, 0.6),
-)
+@fault
 def batch_norm_momentum_of_tensorflow(broken: bool) -> Training:
     """The running statistics move by a thousandth per step: after a short training, evaluation uses initial ones."""
     x, y = data.digits(256)
@@ -195,19 +123,7 @@ def batch_norm_momentum_of_tensorflow(broken: bool) -> Training:
     return training
 
 
-@fault(
-    "structure",
-    traincheck(
-        "transformers-33844: dropout is active in evaluation mode",
-        "https://github.com/huggingface/transformers/pull/33844",
-    ),
-    both(
-        r"dropout|random\w*|stochastic|nois\w*|differs?|not determin\w*|nondetermin\w*",
-        r"eval\w*|inference|mode|training=",
-    ),
-    r"dropout|random\w*|determin\w*|stochastic|eval",
-    bars=(0.94, 0.92),
-)
+@fault
 def functional_dropout_in_evaluation(broken: bool) -> Training:
     """`F.dropout` is called without the network's mode: outputs are random in evaluation too."""
     x, y = data.digits(256)
@@ -219,17 +135,7 @@ def functional_dropout_in_evaluation(broken: bool) -> Training:
     return made(module(forward, embed=nn.Linear(64, 24), classify=nn.Linear(24, 10)), x, y, adam(5e-3))
 
 
-@fault(
-    "structure",
-    own("global pooling before the convolutions (NeuraLint has a rule on too much pooling: checkDisPoolTooMuch)"),
-    both(
-        r"pool\w*|spatial|position\w*|pixels?|permut\w*|resolution|information",
-        r"pool\w*|lost|loses|averag\w*|1 ?[x×] ?1|invariant|discard\w*|never reach\w*|does not depend|early|mean",
-    ),
-    NOT_FITTED + "|" + NO_GRADIENT + "|alike|similar|constant",
-    bars=(0.9, 0.5),
-    constant_outputs=True,
-)
+@fault
 def pooled_before_the_convolutions(broken: bool) -> Training:
     """The image is averaged to one pixel before the first convolution."""
     x, y = data.digits(256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,7 @@ from torch.nn import functional as F
 from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
-from tests.faults.catalogue import Training
-from tests.faults.checks import data, information, modes, settings
+from tests.faults.catalogue import Training, catalogue
 from tests.faults.checks.rows import given, layers, numbers
 from tests.faults.diagnosers import diagnosis_of
 from tests.faults.training import module
@@ -28,51 +28,53 @@ def a_warm_up_that_starts_at_zero() -> Training:
 
 def attention_over_the_examples() -> Training:
     """On purpose: the batch is a set."""
-    torch.manual_seed(0)
 
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Any:
         h = self.body(x)[None]
         return self.head((h + self.attention(h, h, h)[0])[0])
 
-    parts = {"body": nn.Linear(12, 16), "head": nn.Linear(16, 6)}
+    parts: dict[str, Any] = {"body": nn.Linear(12, 16), "head": nn.Linear(16, 6)}
     return given(module(forward, **parts, attention=nn.MultiheadAttention(16, 2, batch_first=True)), *numbers())
 
 
 def a_channel_that_is_not_read() -> Training:
-    torch.manual_seed(0)
-
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
-        return self.body(x[:, :3])
-
     body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
-    return given(module(forward, body=body), torch.randn(24, 4, 6, 6), torch.arange(24) % 3)
+    model = module(lambda self, x: self.body(x[:, :3]), body=body)
+    return given(model, torch.randn(24, 4, 6, 6), torch.arange(24) % 3)
 
 
 def one_unit_that_suffices() -> Training:
-    torch.manual_seed(0)
     x = torch.linspace(-1, 1, 64)[:, None] * torch.arange(1, 13)[None] / 6
     model = nn.Sequential(nn.Linear(12, 1), nn.Linear(1, 12))
     return given(model, x, x, F.mse_loss, Adam(model.parameters(), 0.1), trial_steps=60)
 
 
-ADVICE: dict[str, Callable[[], Training]] = {
+def of_row(name: str) -> Callable[[], Training | object]:
+    """The healthy training of a row of the catalogue."""
+    (case,) = catalogue(names=[name])
+    return lambda: case.build(broken=False)
+
+
+ADVICE = {
     "zero_rate": a_warm_up_that_starts_at_zero,
     "mixes_examples": attention_over_the_examples,
     "unread_part": a_channel_that_is_not_read,
     "one_unit": one_unit_that_suffices,
-    "unread_input": lambda: information._two("never read"),
-    "unordered": lambda: information._reader(False, ordered=False),
-    "kept_state": lambda: modes._carried(True),
-    "untrained_parameters": lambda: settings._without_norms(4),
-    "unscaled_inputs": lambda: settings._tried(30 * settings.X, settings.PAIRS, 2, steps=60, hidden=64),
-    "absent_class": lambda: data._tried(data._blobs(120, 4)[0], data._blobs(120, 4)[1] + 1, 5),
+    "unread_input": of_row("argument_never_read"),
+    "unordered": of_row("sum_of_tokens_without_positions"),
+    "kept_state": of_row("state_with_its_graph"),
+    "untrained_parameters": of_row("last_layer_outside_the_optimizer"),
+    "unscaled_inputs": of_row("large_inputs_that_train"),
+    "absent_class": of_row("class_that_no_label_has"),
 }
 
 
 @pytest.mark.parametrize("kind", ADVICE)
 def test_advice(kind: str) -> None:
     torch.manual_seed(0)
-    diagnosis = diagnosis_of(ADVICE[kind]())
+    training = ADVICE[kind]()
+    assert isinstance(training, Training)
+    diagnosis = diagnosis_of(training)
     assert kind not in kinds(diagnosis)
     assert kind in [advice.kind for advice in diagnosis.advice], str(diagnosis)
 
@@ -89,10 +91,9 @@ class Parts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.body(x).unsqueeze(1)
-        if self.called:
-            x = self.extra(self.act(self.norm(x)))
+        x = self.extra(self.act(self.norm(x))) if self.called else x
         x = self.attention(x, x, x)[0].squeeze(1).relu()
-        return self.head(x) + F.linear(x, self.tied.weight, self.tied.bias)
+        return self.head(x) + F.linear(x, self.tied.weight, self.tied.bias)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("called", [True, False])

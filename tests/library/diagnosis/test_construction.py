@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from math import sqrt
 
 import pytest
@@ -11,8 +10,6 @@ from diagnosed import diagnose, kinds
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
-
-import normless as nl
 
 LAYERS, WIDTH, TOKENS = 3, 64, 40
 
@@ -95,39 +92,11 @@ def test_trained_weights_are_not_compared_with_an_initialization() -> None:
     assert not kinds(diagnose(model, texts(), loss=loss))
 
 
-def reset(model: nn.Sequential) -> None:
-    for number in (0, 2):
-        model[number] = nn.Linear(model[number].in_features, model[number].out_features)
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
-
-
-def steps(model: nn.Module, optimizer: torch.optim.Optimizer, watch: nl.diagnosis.Watch, count: int) -> list[str]:
-    x, y = torch.randn(32, 6), torch.arange(32) % 3
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(count):
-            optimizer.zero_grad()
-            watch.loss(F.cross_entropy(model(x), y)).backward()
-            optimizer.step()
-    return [one.kind for one in watch.findings]
-
-
-@pytest.mark.parametrize("is_stale", [True, False])
-def test_a_watched_optimizer_of_tensors_that_were_replaced(is_stale: bool) -> None:
-    model = network()
-    optimizer = SGD(model.parameters(), 0.1)
-    if is_stale:
-        reset(model)
-    watch = nl.watch(model, interval=2)
-    assert steps(model, optimizer, watch, 6) == ["untrained_parameters"] * is_stale
-
-
 def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
-    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
+    model, batch = (
+        nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)),
+        (torch.randn(32, 6), torch.arange(32) % 3),
+    )
     other = nn.Linear(6, 7)
     optimizer = SGD([*model[0].parameters(), *other.parameters()], 0.1)
     found = diagnose(model, batch, optimizer=optimizer).findings[0]

@@ -1,4 +1,4 @@
-"""A few examples show that a batch can be fitted, and that examples are independent; moments of tensors."""
+"""A few examples show that a batch can be fitted; moments of tensors."""
 
 from __future__ import annotations
 
@@ -73,20 +73,3 @@ def test_a_batch_that_cannot_be_fitted_is_reported_without_an_optimizer() -> Non
     inputs, labels = torch.randn(16, 6).repeat_interleave(4, 0), torch.arange(4).repeat(16)
     network = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 4))
     assert "not_fitted" in kinds(nl.diagnose(network, (inputs, labels)))
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_small_parts_show_examples_that_are_mixed(axis: int) -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(6, 16), nn.Linear(16, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = self.first(x).tanh()
-            result: Tensor = self.last(h - h.mean(axis, keepdim=True))
-            return result
-
-    torch.manual_seed(0)
-    found = kinds(nl.diagnose(Mixed(), separable(32), trial_steps=0))
-    assert ("mixes_examples" in found) == (axis == 0)

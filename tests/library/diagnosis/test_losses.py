@@ -14,30 +14,20 @@ from torch.nn import functional as F
 from torch.optim import Adam
 
 import normless as nl
-
-
-class Shaped(nn.Module):
-    """A regression whose output has the given shape for each example."""
-
-    def __init__(self, shape: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.body, self.shape = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1)), shape
-
-    def forward(self, x: Tensor) -> Any:
-        return self.shape(self.body(x))
+from tests.faults.training import module
 
 
 class Two(nn.Module):
     """Two heads, whose outputs are put together by a function."""
 
-    def __init__(self, together: Callable[[Tensor, Tensor], Any], last: nn.Module | None = None) -> None:
+    def __init__(self, together: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()
         self.body, self.together = nn.Sequential(nn.Linear(6, 32), nn.ReLU()), together
-        self.policy, self.value, self.last = nn.Linear(32, 3), nn.Linear(32, 1), last or nn.Identity()
+        self.policy, self.value = nn.Linear(32, 3), nn.Linear(32, 1)
 
     def forward(self, x: Tensor) -> Any:
         hidden = self.body(x)
-        return self.together(self.last(self.policy(hidden)), self.value(hidden).squeeze(-1))
+        return self.together(self.policy(hidden), self.value(hidden).squeeze(-1))
 
 
 @dataclass
@@ -58,11 +48,11 @@ def test_outputs_of_one_axis_and_none(form: str, training: bool) -> None:
     torch.manual_seed(0)
     x, y = batch()
     shapes = {
-        "one axis": lambda z: z.squeeze(-1),
-        "a number": lambda z: z.mean(),
-        "dictionary": lambda z: {"q": z[:, 0]},
+        "one axis": lambda self, x: self.body(x).squeeze(-1),
+        "a number": lambda self, x: self.body(x).mean(),
+        "dictionary": lambda self, x: {"q": self.body(x)[:, 0]},
     }
-    model = Shaped(shapes[form])
+    model = module(shapes[form], body=nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1)))
     targets = y.mean() if form == "a number" else y
 
     def squared(outputs: Any, targets: Tensor) -> Tensor:
@@ -118,35 +108,25 @@ def test_losses_over_several_outputs(form: str) -> None:
     model = Two(together)
     diagnosis = diagnose(model, (x, targets), loss=loss, optimizer=Adam(model.parameters(), 3e-3), trial_steps=10)
     assert not kinds(diagnosis), str(diagnosis)
-    expected = both(Two.forward.__get__(_alike(model))(x), targets)
+    tuples = Two(lambda p, v: (p, v))
+    tuples.load_state_dict(model.state_dict())
+    expected = both(tuples(x), targets)
     reported = next(one.summary for one in diagnosis.checks if one.name == "trial steps")
     assert f"{float(expected.detach()):.3g}" in reported
     reach = next(one.summary for one in diagnosis.checks if one.name == "reach of the gradient")
     assert reach.startswith("6 of 6")
 
 
-def _alike(model: Two) -> Two:
-    """The same network with a tuple as its output."""
-    other = Two(lambda p, v: (p, v))
-    other.load_state_dict(model.state_dict())
-    return other
-
-
 def test_a_network_that_returns_its_loss_needs_no_targets() -> None:
     torch.manual_seed(0)
     x, y = batch()
 
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = nn.Linear(6, 3)
-
-        def forward(self, x: Tensor, labels: Tensor) -> Outputs:
-            logits = self.head(x)
-            return Outputs(logits, y, F.cross_entropy(logits, labels))
+    def forward(self: Any, x: Tensor, labels: Tensor) -> Outputs:
+        logits = self.head(x)
+        return Outputs(logits, y, F.cross_entropy(logits, labels))
 
     inputs = {"x": x, "labels": (x[:, 0] > 0).long()}
-    model = Own()
+    model = module(forward, head=nn.Linear(6, 3))
     diagnosis = diagnose(model, inputs, optimizer=Adam(model.parameters(), 1e-2), trial_steps=5)
     assert not kinds(diagnosis), str(diagnosis)
     assert not kinds(diagnose(model, (inputs, None), loss=lambda outputs, _: outputs.loss))

@@ -20,16 +20,12 @@ import normless as nl
 from normless.models import resnet_cifar
 
 
-def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3))
-
-
 def encoder() -> nn.Module:
     return nn.Sequential(nn.TransformerEncoderLayer(20, 2, 32, batch_first=True), nn.Flatten(), nn.Linear(100, 3))
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "perceptron": (perceptron, (8, 20)),
+    "perceptron": (lambda: nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3)), (8, 20)),
     "convolutions": (lambda: resnet_cifar(8, classes=3), (8, 3, 16, 16)),
     "attention": (encoder, (8, 5, 20)),
 }
@@ -37,10 +33,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 def sharded(model: nn.Module, first_only: bool = False) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    if first_only:
-        fully_shard(next(model.children()), mesh=mesh)
-    else:
-        fully_shard(model, mesh=mesh)
+    fully_shard(next(model.children()) if first_only else model, mesh=mesh)
     return model
 
 
@@ -86,6 +79,9 @@ def test_an_optimizer_from_before_is_stale_and_one_from_afterwards_is_not(name: 
     assert kinds_of("after", name, first_only) == ([], [])
 
 
+OTHERS = ("convolutions", "attention")
+
+
 def _on_two(rank: int, file: str, name: str) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(file, 2), rank=rank, world_size=2)
     assert kinds_of("before", name) == (["untrained_parameters"], ["untrained_parameters"])
@@ -93,9 +89,7 @@ def _on_two(rank: int, file: str, name: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(
-    "name", ["perceptron", *(pytest.param(name, marks=pytest.mark.slow) for name in ("convolutions", "attention"))]
-)
+@pytest.mark.parametrize("name", ["perceptron", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_on_two_processes(tmp_path: Path, name: str) -> None:
     mp.spawn(_on_two, (str(tmp_path / "file"), name), nprocs=2)
 
@@ -117,13 +111,9 @@ def test_a_diagnosis_says_what_it_leaves_out_and_the_decay_is_judged_by_a_map() 
 def test_what_copies_a_network_refuses_a_sharded_one_with_the_way_out(name: str) -> None:
     build, shape = NETWORKS[name]
     model, x = sharded(build()), torch.randn(shape)
-    for refuses in (
-        lambda: nl.convert(model, "none", x),
-        lambda: nl.plan(model, "none", x),
-        # Its own networks state their structure, which needs no export.
-        lambda: nl.residual_map(nn.Sequential(model), x),
-        lambda: nl.fold(model, x),
-    ):
+    # Its own networks state their structure, which needs no export.
+    calls = (lambda: nl.convert(model, "none", x), lambda: nl.plan(model, "none", x), lambda: nl.fold(model, x))
+    for refuses in (*calls, lambda: nl.residual_map(nn.Sequential(model), x)):
         with pytest.raises(ValueError, match="sharded"):
             refuses()
 

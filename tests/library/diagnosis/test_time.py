@@ -27,8 +27,7 @@ class Recurrent(nn.Module):
         for place in range(1, x.shape[1]):
             state = self.step(state) + self.read(x[:, place])
             state = state if self.is_linear else state.tanh()
-        result: Tensor = self.last(state)
-        return result
+        return self.last(state)  # type: ignore[no-any-return]
 
 
 def sequences(target: int, length: int = 60) -> tuple[Tensor, Tensor]:

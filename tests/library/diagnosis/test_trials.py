@@ -7,7 +7,7 @@ import torch
 from diagnosed import diagnose, kinds
 from torch import nn
 from torch.nn import functional as F
-from torch.optim import LBFGS, SGD, Adam
+from torch.optim import SGD, Adam
 
 from normless.diagnosis.cures import with_tried_cures
 from normless.diagnosis.examination import Examination
@@ -45,14 +45,6 @@ def test_a_fitted_batch_outranks_every_finding_in_the_signal(kind: str) -> None:
     noise = torch.randn(16, 6).repeat(2, 1), torch.arange(32) // 16
     exam = Examination(network, *noise, F.cross_entropy, None)
     assert not with_tried_cures(exam, findings, 20)[0].advice
-
-
-def test_steps_with_a_closure() -> None:
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 2))
-    batch = torch.randn(32, 6), torch.arange(32) % 2
-    diagnosis = diagnose(network, batch, optimizer=LBFGS(network.parameters(), 0.5), trial_steps=5)
-    assert diagnosis.healthy, str(diagnosis)
 
 
 def test_a_trained_network_has_little_left_to_learn() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import itertools
 import pickle
 import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -43,14 +45,9 @@ def test_nothing_is_said_of_a_healthy_training(make: Callable[..., torch.optim.O
 def test_nothing_is_said_of_healthy_converted_networks(scheme: str) -> None:
     torch.manual_seed(0)
     model = nl.convert(resnet_cifar(8), scheme)
-    watch = nl.watch(model, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     x, y = torch.randn(8, 3, 8, 8), torch.arange(8)
-    for _ in range(33):
-        optimizer.zero_grad()
-        watch.loss(F.cross_entropy(model(x), y)).backward()
-        optimizer.step()
-    assert watch.messages == ()
+    assert train(model, 33, interval=8, optimizer=optimizer, data=lambda: (x, y)).messages == ()
 
 
 @pytest.mark.filterwarnings("ignore::normless.WatchWarning")
@@ -119,40 +116,51 @@ def test_numbers_are_those_of_the_step() -> None:
     assert values["gradient_norm", ""] == pytest.approx(float(total), rel=1e-5)
 
 
-@pytest.mark.parametrize(("loss", "what"), [(True, "The loss jumped"), (False, "no loss was passed to the watch")])
-def test_a_jump_and_the_layer_whose_output_jumped_first(loss: bool, what: str) -> None:
-    with pytest.warns(nl.WatchWarning, match=what):
-        watch = train(mlp(), 55, before=at(52, lambda model: model[2].weight.mul_(100)), loss=loss)
+def hooked() -> nn.Sequential:
+    model = mlp()
+    model[2].weight.register_hook(lambda gradient: gradient / 0)
+    return model
+
+
+def jumps(model: nn.Module) -> None:
+    model[2].weight.mul_(100)
+
+
+def dies(model: nn.Module) -> None:
+    model[2].bias.fill_(-100)
+
+
+def infinite(model: nn.Module) -> None:
+    model[2].bias.fill_(torch.inf)
+
+
+# The network, the steps, the step of a change and the change, what is said, and the finding.
+SAID: dict[str, tuple[Callable[[], nn.Module], int, int, Callable[[nn.Module], object], str, tuple[Any, ...]]] = {
+    "jump": (mlp, 55, 52, jumps, "The loss jumped.*the output of 2 jumps first", ("jump", ("2",), 52)),
+    "jump without a loss": (mlp, 55, 52, jumps, "no loss was passed to the watch", ("jump", ("2",), 52)),
+    "infinite": (mlp, 16, 13, infinite, "Step 13: .*not finite: 2.bias holds such", ("not_finite", ("2.bias",), 13)),
+    "gradient": (hooked, 1, 0, dies, r"that of 2\.weight; the next one is finite", ("not_finite", ("2.weight",), 1)),
+    "dead": (mlp, 60, 32, dies, "100% of the units that 4 reads are 0", ("dead_units", ("4",), 46)),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_said_and_of_which_layer(name: str) -> None:
+    make, steps, step, change, said, finding = SAID[name]
+    with pytest.warns(nl.WatchWarning, match=f"(?s){said}"):
+        watch = train(make(), steps, before=at(step, change), loss="without" not in name)
     first = watch.findings[0]
-    assert (first.kind, first.where, first.evidence["step"]) == ("jump", ("2",), 52)
-    assert "the output of 2 jumps first" in watch.messages[0]
-
-
-class Loud(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor  # type: ignore[attr-defined]
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return gradient * ctx.factor, None  # type: ignore[attr-defined]
+    assert (first.kind, first.where, first.evidence["step"]) == finding
 
 
 def test_a_jump_of_gradients_without_one_of_outputs() -> None:
-    class Noisy(nn.Linear):
-        factor = 1.0
+    def louder(model: nn.Module) -> None:
+        model[2].weight.register_hook(lambda gradient: 500 * gradient)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return F.linear(x, Loud.apply(self.weight, self.factor), self.bias)
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), Noisy(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with pytest.warns(nl.WatchWarning, match=r"the gradient of 2\.weight jumps most"):
-        watch = train(
-            model, 43, before=at(42, lambda m: setattr(m[2], "factor", 500.0)), optimizer=optimizer, loss=False
-        )
+        watch = train(model, 43, before=at(42, louder), optimizer=optimizer, loss=False)
     assert watch.findings[0].where == ("2.weight",)
 
 
@@ -165,58 +173,16 @@ def test_a_single_odd_batch_is_no_jump() -> None:
     assert train(model, 80, before=odd, optimizer=optimizer).messages == ()
 
 
-class Raises(nn.Module):
-    """A block whose own code takes the logarithm of a negative number once `broken`."""
-
-    broken = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(20, 32), nn.Linear(32, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x).relu()
-        x = (x - 1e3).log() if self.broken else x
-        return self.second(x)
-
-
-def test_values_that_are_not_finite_and_where_they_arise() -> None:
-    def infinite(model: nn.Module) -> None:
-        model[2].bias.fill_(torch.inf)
-
-    with pytest.warns(nl.WatchWarning, match="Step 13: The loss is not finite: 2.bias holds such values"):
-        watch = train(mlp(), 16, before=at(13, infinite))
-    assert kinds(watch) == ["not_finite"]
-    with pytest.warns(nl.WatchWarning, match=r"log at line \d+ of test_watch.py, `x = \(x - 1e3\).log"):
-        watch = train(Raises(), 16, before=at(13, lambda model: setattr(model, "broken", True)))
-    assert kinds(watch) == ["not_finite"]
-
-
-def test_a_gradient_that_is_not_finite_where_all_outputs_are() -> None:
-    model = mlp()
-    model[2].weight.register_hook(lambda gradient: gradient / 0)
-    with pytest.warns(
-        nl.WatchWarning, match=r"The gradient is not finite: .*that of 2\.weight; the next one is finite"
-    ):
-        train(model, 1)
-
-
-def test_units_that_die_are_named_by_the_layer_that_reads_them() -> None:
-    with pytest.warns(nl.WatchWarning, match="100% of the units that 4 reads are 0"):
-        watch = train(mlp(), 60, before=at(32, lambda model: model[2].bias.fill_(-100)))
-    assert [(one.kind, one.where, one.evidence["step"]) for one in watch.findings] == [("dead_units", ("4",), 46)]
-
-
 def test_inputs_that_are_mostly_zero_are_no_dead_units() -> None:
-    torch.manual_seed(0)
+    sizes = itertools.count()
+
+    def data() -> tuple[Tensor, Tensor]:
+        count = 8 - next(sizes) % 4
+        return F.one_hot(torch.randint(5, (count,)), 100).float(), torch.zeros(count, dtype=torch.long)
+
     model = nn.Linear(100, 3)
-    watch, optimizer = nl.watch(model, 1), torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(12):
-        optimizer.zero_grad()
-        x = F.one_hot(torch.randint(5, (8 - step % 4,)), 100).float()
-        watch.loss(F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long))).backward()
-        optimizer.step()
-    assert watch.messages == ()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert train(model, 12, interval=1, optimizer=optimizer, data=data).messages == ()
 
 
 def test_multipliers_that_stay_0_are_those_that_no_optimizer_holds() -> None:
@@ -224,36 +190,30 @@ def test_multipliers_that_stay_0_are_those_that_no_optimizer_holds() -> None:
     model = nl.convert(resnet_cifar(8), "skipinit")
     left_out = [name for name, _ in model.named_parameters() if name.endswith("multiplier")][:1]
     optimizer = torch.optim.SGD([one for name, one in model.named_parameters() if name not in left_out], lr=0.02)
-    watch = nl.watch(model, 1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(6):
-            model.zero_grad()
-            watch.loss(F.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.arange(4))).backward()
-            optimizer.step()
+        watch = train(
+            model, 6, interval=1, optimizer=optimizer, data=lambda: (torch.randn(4, 3, 8, 8), torch.arange(4))
+        )
     stuck = [one for one in watch.findings if one.kind == "stuck_multiplier"]
     assert [(one.where, one.evidence["step"]) for one in stuck] == [(tuple(left_out), 5)]
-    assert (
-        f"Step 5: 1 of 3 multipliers have been exactly 0 since the first step, for example {left_out[0]}."
-        in watch.messages
-    )
+    assert any(message.startswith("Step 5: 1 of 3 mult") and left_out[0] in message for message in watch.messages)
     assert len(caught) == len(watch.messages)
 
 
-def test_updates_too_large_and_too_small() -> None:
+@pytest.mark.parametrize(
+    ("rates", "steps", "kind", "place"),
+    [((0.05, 1e-9, 0.05), 30, "small", "2.weight"), ((1e-3, 1e-3, 0.5), 4, "large", "4.weight")],
+)
+def test_updates_too_large_and_too_small(rates: tuple[float, ...], steps: int, kind: str, place: str) -> None:
     model = mlp()
-    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1e-9}]
-    optimizer = torch.optim.SGD([*groups, {"params": model[4].parameters()}], lr=0.05)
-    with pytest.warns(nl.WatchWarning, match=r"The updates of 2\.weight are too small"):
-        watch = train(model, 30, optimizer=optimizer)
-    assert [one.where for one in watch.findings] == [("2.weight",)]
-    model = mlp()
-    optimizer = torch.optim.Adam(
-        [{"params": model[:3].parameters()}, {"params": model[4].parameters(), "lr": 0.5}], 1e-3
-    )
-    with pytest.warns(nl.WatchWarning, match=r"The updates of 4\.weight are too large"):
-        watch = train(model, 4, optimizer=optimizer, interval=1)
-    assert watch.findings[0].where == ("4.weight",)
+    parts = zip((model[0], model[2], model[4]), rates, strict=True)
+    make = torch.optim.SGD if kind == "small" else torch.optim.Adam
+    optimizer = make([{"params": part.parameters(), "lr": rate} for part, rate in parts])
+    with pytest.warns(nl.WatchWarning, match=rf"The updates of {place} are too {kind}"):
+        watch = train(model, steps, optimizer=optimizer, interval=5 if kind == "small" else 1)
+    assert watch.findings[0].where == (place,)
+    assert kind == "large" or len(watch.findings) == 1
 
 
 @pytest.mark.filterwarnings("ignore::normless.WatchWarning")

@@ -32,13 +32,15 @@ def train(
     before: Step = lambda *_: None,
     optimizer: torch.optim.Optimizer | None = None,
     loss: bool = True,
+    data: Callable[[], tuple[Tensor, Tensor]] = batch,
 ) -> nl.Watch:
+    """Return the watch of a training, by SGD with momentum if no optimizer is given."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     watch = nl.watch(model, interval)
     torch.manual_seed(1)
     for step in range(1, steps + 1):
         before(step, model)
-        x, y = batch()
+        x, y = data()
         optimizer.zero_grad()
         value = F.cross_entropy(model(x), y)
         if loss:
