@@ -25,7 +25,7 @@ from normless.edits.liveness import check_life
 from normless.edits.remarks import lost_function, remarks, trained_function
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
-from normless.lifting.calls import never_fuse
+from normless.recording import never_fuse
 from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from normless._internal.arguments import on_device_of
 from normless._internal.copying import copied
 from normless._internal.state import running
-from normless.lifting import Arguments, Call, LiftError, Place, Rewriter
+from normless.lifting import Arguments, LiftError, Rewriter
+from normless.recording import Call, Place
 from normless.nn import ResidualSum
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow
+from normless.residual.reader import flow_of
 
 
 @dataclass
@@ -55,12 +57,8 @@ class Lifted:
             return self.map.flow
         if not (self.inputs or self.kwargs):
             raise LiftError("reading its forward code needs example inputs, and there are none")
-        # torch.export takes a second to import.
-        from normless.residual.exporting import exported
-        from normless.residual.reader import read_dataflow
-
         with running(self.model):
-            return read_dataflow(exported(self.model, *on_device_of(self.model, self.inputs, self.kwargs)))
+            return flow_of(self.model, *on_device_of(self.model, self.inputs, self.kwargs))
 
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
         """Return the paths of the `ResidualSum`s that add a block's branches, in the order of `additions`."""

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.surgery import Surgery
 from normless.errors import LiftError
-from normless.lifting import reads
+from normless.recording import reads
 from normless.nn.affine import outputs_of
 from normless.nn.memory_order import MemoryOrder
 from normless.residual import Layer

@@ -18,7 +18,7 @@ from normless._internal.state import running
 from normless._internal.warn import warn
 from normless.edits.surgery import Surgery
 from normless.errors import EvaluationOnlyWarning, UnresolvedStructureError, UnsupportedEditError
-from normless.lifting import followed
+from normless.recording import followed
 from normless.nn import ResidualSum, ScalarAffine
 
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")

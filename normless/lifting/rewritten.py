@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from normless.errors import FixedArgumentError, LiftError
-from normless.lifting.places import Place, Routine
+from normless.recording.places import Place, Routine
 from normless.lifting.source import definition_of
 
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from normless.lifting import Call
+from normless.recording import Call
 from normless.nn import FreezableNorm, Pointwise, ScalarAffine, ShiftedActivation
 from normless.residual.blocks import Layer
 from normless.residual.classify import kind_of

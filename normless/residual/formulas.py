@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isclose, isnan, nan, prod
 
-from normless.lifting import Call
+from normless.recording import Call
 from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import LAYOUT, LENGTHS, NORM_PARTS, REDUCTION, ROOT

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import and_
 from typing import Any
 
-from normless.lifting import Call
+from normless.recording import Call
 from normless.residual.operations import DROPOUT, LAYOUT, RECURRENT
 
 
@@ -54,6 +54,7 @@ class Operation:
         parameters: the qualified names of the parameters that it reads, directly or through constant operations.
         added: those of `parameters` that it adds to its result, as β and biases.
         modules: the qualified names of the modules in whose forward it runs, outermost first.
+        runs: the numbers of the runs of these modules, unique in the pass.
         call: the number of the run of its module, 0 for the first.
         shape: the shape of its result; None if that is not a tensor, or a size depends on values.
         floating: whether its result is of a floating-point dtype.
@@ -67,6 +68,7 @@ class Operation:
     parents: tuple[int, ...] = ()
     parameters: tuple[str, ...] = ()
     modules: tuple[str, ...] = ("",)
+    runs: tuple[int, ...] = field(default=(0,), compare=False)
     call: int = 0
     shape: tuple[int, ...] | None = None
     floating: bool = True

@@ -11,7 +11,7 @@ from torch import nn
 from normless._internal.arguments import on_device_of
 from normless._internal.state import in_mode, running
 from normless.errors import UnresolvedStructureError
-from normless.lifting import followed
+from normless.recording import followed
 from normless.residual.blocks import ResidualBlock, Unresolved
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.network import ResidualMap

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless._internal.state import running
-from normless.lifting import followed
+from normless.recording import followed
 from normless.residual.graph import Dataflow
 
 # Divisible by the usual numbers of parts.

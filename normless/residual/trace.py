@@ -1,4 +1,4 @@
-"""Read the residual map of any network from its `torch.export` dataflow, never from class names."""
+"""Read the residual map of any network from the dataflow of a forward pass, never from class names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any
 
 from torch import nn
 
-from normless.lifting import ADDITIONS
 from normless.nn import ResidualSum
+from normless.recording import ADDITIONS
 from normless.residual.blocks import Addition, Head, Layer, ResidualBlock
-from normless.residual.exporting import exported
 from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.main_path import main_path, passed_on
 from normless.residual.network import ResidualMap
 from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import OuterLayers, find_unresolved
-from normless.residual.reader import read_dataflow
+from normless.residual.reader import flow_of
 from normless.residual.sums import Sum, SumFinder
 
 
@@ -28,9 +27,9 @@ def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
     """Read the residual map of a network from its dataflow.
 
     Raises:
-        UnresolvedStructureError: the network cannot be exported.
+        UnresolvedStructureError: the forward pass fails.
     """
-    return _Tracer(model, Layers(model, read_dataflow(exported(model, inputs, kwargs)))).map()
+    return _Tracer(model, Layers(model, flow_of(model, inputs, kwargs))).map()
 
 
 @dataclass

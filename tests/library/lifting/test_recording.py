@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.lifting import Call
+from normless.recording import Call
 
 X = torch.randn(3, 4)
 

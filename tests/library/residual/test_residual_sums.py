@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normless import ResidualMap, residual_map
-from normless.lifting import ADDITIONS
+from normless.recording import ADDITIONS
 
 WIDTH = 8
 Forward = Callable[["Net", Tensor], Tensor]
