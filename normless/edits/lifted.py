@@ -17,9 +17,9 @@ from normless._internal.arguments import on_device_of
 from normless._internal.copying import copied
 from normless._internal.state import running
 from normless.lifting import Arguments, LiftError, Rewriter
-from normless.recording import Call, Place
 from normless.nn import ResidualSum
 from normless.nn.function import Function
+from normless.recording import Call, Place
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow

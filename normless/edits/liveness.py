@@ -16,9 +16,8 @@ from normless._internal.state import running
 from normless._internal.warn import warn
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
-from normless.recording import followed
 from normless.nn import ResidualSum, ScalarAffine
-from normless.recording import tensors_in
+from normless.recording import followed, tensors_in
 from normless.residual.operations import SELECT_BY_VALUE
 
 # Signals of this size come from growth over depth, which a diagnosis finds and no edit causes.

@@ -13,9 +13,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.surgery import Surgery
 from normless.errors import LiftError
-from normless.recording import reads
 from normless.nn.affine import outputs_of
 from normless.nn.memory_order import MemoryOrder
+from normless.recording import reads
 from normless.residual import Layer
 from normless.residual.batch_statistics import BATCH_NORMS
 from normless.residual.description import describe, with_article

@@ -18,8 +18,8 @@ from normless._internal.state import running
 from normless._internal.warn import warn
 from normless.edits.surgery import Surgery
 from normless.errors import EvaluationOnlyWarning, UnresolvedStructureError, UnsupportedEditError
-from normless.recording import followed
 from normless.nn import ResidualSum, ScalarAffine
+from normless.recording import followed
 
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 

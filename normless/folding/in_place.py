@@ -73,9 +73,10 @@ def _operand(flow: Dataflow, at: int, module: nn.Module) -> int | None:
         return None
     if isinstance(module, ResidualSum) and operation.name == "add":
         place = int(module.skip_factor == 1)
-    elif not (type(module) is nn.ReLU and operation.name == "relu"):
-        if not isinstance(module, InPlace) or operation.name not in {"mul", "add", "clamp"}:
-            return None
+    elif not (type(module) is nn.ReLU and operation.name == "relu") and not (
+        isinstance(module, InPlace) and operation.name in {"mul", "add", "clamp"}
+    ):
+        return None
     operand = operation.arguments[place]
     if not isinstance(operand, Operand):
         return None

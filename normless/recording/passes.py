@@ -24,9 +24,7 @@ from normless.recording.values import ReadNumber
 _READS = {"tolist", "numpy", "__array__", "__dlpack__"}
 
 
-def recorded(
-    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], kind: type[Tape] = Tape
-) -> Tape:
+def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], kind: type[Tape] = Tape) -> Tape:
     """Run a network in its mode, and return the tape of the pass.
 
     The pass leaves parameters, buffers, attributes, gradients, inputs and random states as they were.

@@ -1,8 +1,7 @@
 """The operations of one forward pass, as torch runs them: what each reads, writes and belongs to.
 
-The tape is a `TorchDispatchMode`. Below autograd it sees operations before they are decomposed, with the names and the
-order of arguments of an exported graph: `linear`, `layer_norm`, `dropout(input, p, training)`, also inside composite
-functions such as `F.multi_head_attention_forward`.
+The tape is a `TorchDispatchMode`. Below autograd it sees operations before they are decomposed: `linear`,
+`layer_norm`, `dropout(input, p, training)`, also inside composite functions such as `F.multi_head_attention_forward`.
 """
 
 from __future__ import annotations
@@ -249,7 +248,7 @@ class Tape(TorchDispatchMode):
 
 @cache
 def _traits(func: Any) -> tuple[str, tuple[tuple[int, str], ...], bool]:
-    """Return an operation's name, the places and names of the arguments that it writes, and if values decide sizes."""
+    """Return an operation's name, the places and names of the arguments it writes, and if values decide sizes."""
     if not isinstance(func, torch._ops.OpOverload):
         return getattr(func, "__name__", str(func)).rstrip("_"), (), False
     schema = func._schema

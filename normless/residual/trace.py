@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import nn
 
+from normless._internal.arguments import on_device_of
 from normless.nn import ResidualSum
 from normless.recording import ADDITIONS
 from normless.residual.blocks import Addition, Head, Layer, ResidualBlock
-from normless.residual.graph import Fixed
+from normless.residual.graph import Dataflow, Fixed
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.main_path import main_path, passed_on
 from normless.residual.network import ResidualMap
@@ -29,7 +30,12 @@ def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
     Raises:
         UnresolvedStructureError: the forward pass fails.
     """
-    return _Tracer(model, Layers(model, flow_of(model, inputs, kwargs))).map()
+    return map_of(model, flow_of(model, *on_device_of(model, inputs, kwargs)))
+
+
+def map_of(model: nn.Module, flow: Dataflow) -> ResidualMap:
+    """Read the residual map of a network from its dataflow."""
+    return _Tracer(model, Layers(model, flow)).map()
 
 
 @dataclass

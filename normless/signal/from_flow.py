@@ -16,8 +16,8 @@ from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.main_path import passed_on
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, PRODUCT, SOFTMAX
-from normless.residual.steps import Kind, Step, Steps
 from normless.residual.sums import Sum, SumFinder
+from normless.signal.steps import Kind, Step, Steps
 
 
 class _TorchOperation(nn.Module):

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from normless.errors import MissingValuesError
 from normless.nn import Pointwise, ScaledActivation, ShiftedActivation
 from normless.residual.classify import NORMS, window_size
-from normless.residual.steps import Step, Steps
 from normless.signal.moments import (
     Moments,
     activated,
@@ -26,6 +25,7 @@ from normless.signal.moments import (
     per_axis,
     placed,
 )
+from normless.signal.steps import Step, Steps
 from normless.signal.weights import Rows, rows_of, weighted_moments
 
 Shapes = Mapping[tuple[str, int], torch.Size]
