@@ -103,7 +103,7 @@ def convert(
     Args:
         model: the network in its normalized form; it is not changed.
         scheme: a `Scheme` or its text, such as `"fixup"` or `"skipinit(alpha=1)"`; see `normless.scheme`.
-        inputs: positional example inputs, needed to trace a network that does not declare its residual structure, and
+        inputs: positional example inputs, of which the residual map is read, and
             by schemes that calibrate on a batch (`lsuv`).
         residual_map: the network's map if known; it is traced from the example inputs otherwise.
         kwargs, example_inputs: as in `normless.residual_map`.

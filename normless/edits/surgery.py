@@ -356,7 +356,7 @@ class Surgery:
     def _operations(self) -> dict[str, list[int]]:
         """The operations of the first run of each module, by qualified name."""
         operations: dict[str, list[int]] = defaultdict(list)
-        for at, operation in enumerate(self.map.flow.operations if self.map.flow is not None else ()):
+        for at, operation in enumerate(self.map.flow.operations):
             for name in () if operation.call else operation.modules:
                 operations[name].append(at)
         return operations

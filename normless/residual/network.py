@@ -23,8 +23,8 @@ class ResidualMap:
         trunk_layers: the layers between blocks that belong to no block.
         head_layers: the layers after the last block.
         unresolved: the parts that could not be placed.
-        flow: the dataflow from which the map was read, None for a network that declares its structure.
-        heads: the weight layers that compute the outputs, if the dataflow is known.
+        flow: the dataflow from which the map was read.
+        heads: the weight layers that compute the outputs.
         elsewhere: for a map of a part of a network, the paths of the layers that also run outside the part.
     """
 
@@ -33,7 +33,7 @@ class ResidualMap:
     trunk_layers: tuple[Layer, ...] = ()
     head_layers: tuple[Layer, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
-    flow: Dataflow | None = field(default=None, compare=False, repr=False)
+    flow: Dataflow = field(default_factory=Dataflow, compare=False, repr=False)
     heads: tuple[Head, ...] = field(default=(), compare=False)
     elsewhere: frozenset[str] = frozenset()
 
