@@ -109,7 +109,7 @@ class Layers:
             for path in operation.modules[:-1]:
                 children[path].add(operation.module)
         for path, operations in own.items():
-            kind = computed_kind(operations) if path and path not in self._kinds.keys() | self._parts else None
+            kind = computed_kind(operations) if path and path not in self._kinds and path not in self._parts else None
             inner = {self._kinds.get(child) for child in children[path]}
             # A norm may contain an activation or dropout, which remains a layer of its own.
             if kind is not None and (not inner or (kind == "norm" and inner <= {"activation", "dropout"})):

@@ -178,6 +178,16 @@ class ResidualMap:
         return {layer.path: layer for layer in self.layers() if layer.call == 0}
 
     @cached_property
+    def functions(self) -> dict[str, list[Layer]]:
+        """The layers that are functions in forward code, by the path of the module."""
+        functions: dict[str, list[Layer]] = defaultdict(list)
+        for layer in self.layers():
+            path, is_function, _ = layer.path.partition(":")
+            if is_function:
+                functions[path].append(layer)
+        return dict(functions)
+
+    @cached_property
     def readers(self) -> dict[str, list[Layer]]:
         """For the path of each layer, the layers that read its output directly."""
         readers: dict[str, list[Layer]] = defaultdict(list)

@@ -145,7 +145,8 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
 def _is_merge(finder: SumFinder, index: int, _: Operation) -> bool:
     """Whether paths that could each be a branch or the skip path merge outside all blocks."""
     around = (finder.flow.between(total.fork, total.at) for total in finder.sums.values())
-    return index in finder.merges - finder.sums.keys() and not any(index in inside for inside in around)
+    is_open = index in finder.merges and index not in finder.sums
+    return is_open and not any(index in inside for inside in around)
 
 
 def _is_subgraph(_: SumFinder, index: int, operation: Operation) -> bool:
