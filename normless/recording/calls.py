@@ -91,6 +91,7 @@ class Recorder:
     Attributes:
         calls: the calls, in order.
         stack: the running modules, outermost first.
+        runs: the runs of each module, by its path.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -98,7 +99,7 @@ class Recorder:
         self.calls: list[Call] = []
         self.stack: list[Run] = []
         self._kinds = {path: type(module) for path, module in model.named_modules()}
-        self._runs: dict[str, list[Run]] = defaultdict(list)
+        self.runs: dict[str, list[Run]] = defaultdict(list)
         self._started = 0
 
     @contextmanager
@@ -106,7 +107,7 @@ class Recorder:
         """Follow passes through the network, and find the places of their calls afterwards."""
         with followed(self.model, self._enter, self._leave):
             yield
-        for path, runs in self._runs.items():
+        for path, runs in self.runs.items():
             _agree(path, runs)
 
     def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -128,11 +129,11 @@ class Recorder:
         """Note that a module's forward begins."""
         if path == "":
             self.calls.clear()
-            self._runs.clear()
+            self.runs.clear()
             self.stack.clear()
             self._started = 0
         around = self._append(path, sys._getframe(1)) if self.stack else None
-        runs = self._runs[path]
+        runs = self.runs[path]
         runs.append(Run(path, len(runs), self._started, self._kinds[path], around))
         self._started += 1
         self.stack.append(runs[-1])
