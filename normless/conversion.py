@@ -242,6 +242,7 @@ def _prepared(
         )
     if chosen.edits:
         require_finite(model)
+        _refuse_integers(model)
     mapped = known or find_residual_map(model, *inputs, **kwargs)
     if chosen.only:
         known_names = {path for path, _ in model.named_modules(remove_duplicate=False)}
@@ -288,8 +289,6 @@ def _refuse_integers(network: nn.Module) -> None:
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Apply the scheme's edits."""
     never_fuse(surgery.model)
-    if scheme.edits:
-        _refuse_integers(surgery.model)
     with collection_paused():
         for edit in scheme.edits:
             try:

@@ -30,6 +30,7 @@ LIBRARY = [
     {"lazy"},
     {"registry"},
     {"nn"},
+    {"recording"},
     {"lifting"},
     {"residual"},
     {"signal"},
