@@ -27,7 +27,7 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
     The operand must be computed by the forward code that calls the module, or by a module called there.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    runs: dict[nn.Module, set[tuple[str, ...]]] = defaultdict(set)
+    runs: dict[nn.Module, set[tuple[int, ...]]] = defaultdict(set)
     callers: dict[nn.Module, set[tuple[nn.Module, nn.Module] | None]] = defaultdict(set)
     flow = flow_of(model, inputs, kwargs)
     for at, operation in enumerate(flow.operations):

@@ -266,7 +266,7 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], at: int, name: s
 
 def _storage(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # Sparse tensors have none.
         return -id(tensor)
 
