@@ -53,8 +53,9 @@ def build_with_inputs(
 ) -> tuple[nn.Module, Inputs]:
     """Build the network that `spec` names, and example inputs for it.
 
-    The inputs come from the `example_inputs()` of a network that does not take images (a transformer) or from the function in a file (a tensor, a
-    tuple of positional or a dictionary of keyword arguments); otherwise they are two fixed random images or vectors.
+    The inputs come from the `example_inputs()` of a network that does not take images (a transformer) or from the
+    function in a file (a tensor, a tuple of positional or a dictionary of keyword arguments); otherwise they are two
+    fixed random images or vectors.
 
     Arguments are those of `build_model`. If `image_shape` is None, it is that of timm's configuration of the model,
     3 × 224 × 224 for torchvision (299 for inception_v3) and for the ImageNet networks of normless, and 3 × 32 × 32

@@ -44,8 +44,7 @@ class Node:
         shape: the shape of its result, None if that is not a tensor.
         floating: whether its result is of a floating-point dtype.
         modules: the paths of the running modules, outermost first.
-        run: the number of the run of these modules, 0 for the first.
-        runs: the numbers, unique in the pass, of the runs of these modules, outermost first.
+        runs: the numbers of the runs of these modules, unique in the pass.
         call: the call in forward code that makes it.
         active: whether its result depends on the inputs of the network.
         readers: the number of times that other nodes read it.
@@ -59,7 +58,6 @@ class Node:
     shape: tuple[int, ...] | None = None
     floating: bool = True
     modules: tuple[str, ...] = ("",)
-    run: int = 0
     runs: tuple[int, ...] = (0,)
     call: Call | None = None
     active: bool = False
@@ -99,7 +97,7 @@ class Tape(TorchDispatchMode):
         self.follows_values = False
         self.call: Call | None = None
         self.only_reads = False
-        self._around: tuple[tuple[str, ...], int, tuple[int, ...]] = ("",), 0, (0,)
+        self._around: tuple[tuple[str, ...], tuple[int, ...]] = ("",), (0,)
         self._latest: Any = None
         self._names = {id(tensor): ("buffer", name) for name, tensor in model.named_buffers()}
         self._names |= {id(tensor): ("parameter", name) for name, tensor in model.named_parameters()}
@@ -192,8 +190,7 @@ class Tape(TorchDispatchMode):
         runs = self.recorder.stack
         if runs and runs[-1] is not self._latest:
             self._latest = runs[-1]
-            paths, numbers = tuple(run.path for run in runs), tuple(run.order for run in runs)
-            self._around = paths, max(run.number for run in runs), numbers
+            self._around = tuple(run.path for run in runs), tuple(run.order for run in runs)
         node = Node("call", name, args, kwargs, target, None, True, *self._around, self.call)
         for source in node.inputs():
             source.readers += 1

@@ -55,7 +55,6 @@ class Operation:
         added: those of `parameters` that it adds to its result, as β and biases.
         modules: the qualified names of the modules in whose forward it runs, outermost first.
         runs: the numbers of the runs of these modules, unique in the pass.
-        call: the number of the run of its module, 0 for the first.
         shape: the shape of its result; None if that is not a tensor, or a size depends on values.
         floating: whether its result is of a floating-point dtype.
         arguments: its arguments, with operations as `Operand` and other tensors as `Fixed`.
@@ -69,7 +68,6 @@ class Operation:
     parameters: tuple[str, ...] = ()
     modules: tuple[str, ...] = ("",)
     runs: tuple[int, ...] = field(default=(0,), compare=False)
-    call: int = 0
     shape: tuple[int, ...] | None = None
     floating: bool = True
     arguments: tuple[Any, ...] = ()
@@ -169,6 +167,14 @@ class Dataflow:
             if operation.made_by is not None:
                 parts[operation.made_by].append(index)
         return dict(parts)
+
+    @cached_property
+    def of_run(self) -> dict[int, list[int]]:
+        """The operations that each run of a module makes in its own code."""
+        own: dict[int, list[int]] = defaultdict(list)
+        for index, operation in enumerate(self.operations):
+            own[operation.runs[-1]].append(index)
+        return dict(own)
 
     @cached_property
     def calls_in(self) -> dict[str, list[Call]]:

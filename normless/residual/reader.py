@@ -101,7 +101,6 @@ class _Reader:
             parameters=parameters,
             modules=node.modules,
             runs=node.runs,
-            call=node.run,
             arguments=self._plain((*node.args, *node.kwargs.values())),
             in_place=in_place,
             subgraph=isinstance(node.target, torch._ops.HigherOrderOperator),
