@@ -49,7 +49,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     recorder = Recorder(model)
     tape = kind(model, recorder)
     try:
-        with collection_paused(), untouched(model), recorder.following(), quiet(), below_autograd():
+        with collection_paused(), untouched(model, inputs, kwargs), recorder.following(), quiet(), below_autograd():
             for tensor in tensors_in([list(inputs), list(kwargs.values())]):
                 tape.add_root(tensor, "input")
             try:

@@ -107,11 +107,9 @@ class Tape(TorchDispatchMode):
         self._known: dict[int, Node | Callable[[], Node]] = {}
         self._alive: dict[int, tuple[Any, int]] = {}
         self._sharing: dict[int, dict[int, None]] = defaultdict(dict)
-        # By storage, a tensor from before the pass; by its id, the values to restore after a write.
+        # By storage, a tensor from before the pass, and the memory with its values to restore after a write.
         self._older: dict[int, Tensor] = {}
-        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
-        # By the id of a tensor, what it was before `tensor.data = …`.
-        self._replaced: dict[int, tuple[Tensor, Tensor]] = {}
+        self._saved: dict[int, tuple[Any, Any]] = {}
 
     def around(self, node: Node, operate: Callable[[], Any]) -> Any:
         """Run an operation and return its result."""
@@ -122,7 +120,7 @@ class Tape(TorchDispatchMode):
         name, writes, sizes_vary = _traits(func)
         node = self._append(name, self._plain(args), {key: self._plain(value) for key, value in kwargs.items()}, func)
         written = [value for at, key in writes if isinstance(value := _argument(args, kwargs, at, key), Tensor)]
-        for tensor in filter(torch.is_tensor, args) if name in _UPDATES else written:
+        for tensor in filter(torch.is_tensor, args[3:5]) if name in _UPDATES else written:
             self._save(tensor)
         result = self.around(node, lambda: func(*args, **kwargs))
         if isinstance(result, Tensor):
@@ -169,23 +167,19 @@ class Tape(TorchDispatchMode):
         self._known[key] = node
 
     def replace_data(self, tensor: Tensor, values: Tensor) -> None:
-        """Let a tensor have the memory of another, as `tensor.data = values` does, until the pass ends."""
-        self.node_of(tensor)
-        self._replaced.setdefault(id(tensor), (tensor, tensor.detach()))
+        """Let a tensor have the memory of another, as `tensor.data = values` does."""
         node = self.node_of(values)
         self._forget(id(tensor), None)
         tensor.data = values
         self.know(tensor, node)
 
     def end(self) -> None:
-        """Restore the tensors from before the pass that forward code has changed, and forget all tensors."""
-        for tensor, before in self._replaced.values():
-            tensor.data = before
-        for tensor, values in self._saved.values():
-            if tensor.shape != values.shape:
-                tensor.resize_(values.shape)
-            tensor.copy_(values)
-        for table in (self._known, self._alive, self._sharing, self._older, self._saved, self._replaced):
+        """Restore the values from before the pass that operations have overwritten, and forget all tensors."""
+        for memory, values in self._saved.values():
+            if isinstance(memory, torch.UntypedStorage) and memory.nbytes() != values.nbytes():
+                memory.resize_(values.nbytes())
+            memory.copy_(values)
+        for table in (self._known, self._alive, self._sharing, self._older, self._saved):
             table.clear()
 
     def _append(self, name: str, args: Any, kwargs: Any, target: Any) -> Node:
@@ -219,10 +213,12 @@ class Tape(TorchDispatchMode):
                 del self._sharing[storage]
 
     def _save(self, tensor: Tensor) -> None:
-        """Keep the values of a tensor from before the pass that an operation is about to overwrite."""
-        older = self._older.get(self._alive[id(tensor)][1])
-        if older is not None and id(older) not in self._saved and not older.is_meta:
-            self._saved[id(older)] = older, older.clone()
+        """Keep the values in memory from before the pass that an operation is about to overwrite."""
+        storage = self._alive[id(tensor)][1]
+        if storage in self._older and storage not in self._saved and not tensor.is_meta:
+            memory: Any = tensor.untyped_storage() if storage > 0 else tensor
+            if memory.device.type != "meta":
+                self._saved[storage] = memory, memory.clone()
 
     def _write(self, tensor: Tensor, node: Node) -> None:
         """Let all tensors in the memory that a node wrote into have its values."""

@@ -1,0 +1,486 @@
+"""The block of a network however its forward code is written; the expectation is stated by hand."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+import normless as nl
+
+Forward = Callable[["Net", Tensor], Any]
+
+
+class Net(nn.Module):
+    """stem → `written` → head, where `written` computes x + lin(norm(x)) in some way."""
+
+    def __init__(self, written: Forward) -> None:
+        super().__init__()
+        self.stem, self.norm, self.lin, self.head = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.written = written
+        self.kept: Any = None
+        self.register_buffer("buffer", torch.zeros(3, 4))
+
+    buffer: Tensor
+
+    def branch(self, x: Tensor) -> Tensor:
+        return self.lin(self.norm(x))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.written(self, self.stem(x)))  # type: ignore[no-any-return]
+
+
+class Case(NamedTuple):
+    written: Forward
+    follows_values: bool
+    norms: list[str]
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(follows_values: bool = False, norms: tuple[str, ...] = ("norm",)) -> Callable[[Forward], Forward]:
+    def add(written: Forward) -> Forward:
+        CASES[written.__name__] = Case(written, follows_values, list(norms))
+        return written
+
+    return add
+
+
+@case()
+def plain(net: Net, x: Tensor) -> Tensor:
+    return x + net.branch(x)
+
+
+@case()
+def in_place(net: Net, x: Tensor) -> Tensor:
+    x += net.branch(x)
+    return x
+
+
+@case()
+def written_through_a_view(net: Net, x: Tensor) -> Tensor:
+    y = x.clone()
+    y.view(-1).add_(net.branch(x).view(-1))
+    return y
+
+
+@case()
+def sum_of_slices(net: Net, x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:] += net.branch(x)
+    return y
+
+
+@case()
+def assigned_slices(net: Net, x: Tensor) -> Tensor:
+    y, both = torch.zeros_like(x), x + net.branch(x)
+    y[:, :2] = both[:, :2]
+    y[:, 2:] = both[:, 2:]
+    return y
+
+
+@case()
+def out(net: Net, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = torch.empty_like(x)
+        torch.add(x, net.branch(x), out=y)
+        return y
+
+
+@case()
+def out_of_the_branch(net: Net, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = torch.empty(0)
+        torch.relu(net.branch(x), out=y) if False else torch.mul(net.branch(x), 2, out=y)
+        return x + y
+
+
+@case()
+def copied_into_a_buffer(net: Net, x: Tensor) -> Tensor:
+    net.buffer = torch.zeros(3, 4)
+    net.buffer.copy_(x)
+    net.buffer.add_(net.branch(x))
+    return net.buffer
+
+
+@case()
+def index_put(net: Net, x: Tensor) -> Tensor:
+    return x.index_put((torch.arange(3),), net.branch(x), accumulate=True)
+
+
+@case()
+def index_add(net: Net, x: Tensor) -> Tensor:
+    return x.index_add(0, torch.tensor([0, 1, 2]), net.branch(x))
+
+
+@case()
+def scatter_add(net: Net, x: Tensor) -> Tensor:
+    return x.clone().scatter_add_(0, torch.arange(3)[:, None].expand(3, 4), net.branch(x))
+
+
+@case()
+def data(net: Net, x: Tensor) -> Tensor:
+    y = torch.empty_like(x)
+    y.data = (x + net.branch(x)).data
+    return y
+
+
+@case()
+def data_of_the_branch(net: Net, x: Tensor) -> Tensor:
+    y = net.branch(x)
+    y.data.add_(x.data)
+    return y
+
+
+@case()
+def detached(net: Net, x: Tensor) -> Tensor:
+    return x.detach() + net.branch(x.detach()).detach()
+
+
+@case()
+def autocast(net: Net, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x + net.branch(x)
+    return y.float()
+
+
+@case()
+def no_grad(net: Net, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x + net.branch(x)
+
+
+@case()
+def inference_mode(net: Net, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        y = x + net.branch(x)
+    return y.clone()
+
+
+@case()
+def checkpointed(net: Net, x: Tensor) -> Tensor:
+    return x + checkpoint(net.branch, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+@case()
+def checkpointed_reentrant(net: Net, x: Tensor) -> Tensor:
+    return checkpoint(lambda y: y + net.branch(y), x, use_reentrant=True)  # type: ignore[no-any-return]
+
+
+@case(follows_values=True)
+def decided_by_a_mean(net: Net, x: Tensor) -> Tensor:
+    return x + net.branch(x) if x.mean() > -100 else x
+
+
+@case(follows_values=True)
+def loop_over_a_value(net: Net, x: Tensor) -> Tensor:
+    for _ in range(int(x.square().sum()) * 0 + 1):
+        x = x + net.branch(x)
+    return x
+
+
+@case(follows_values=True)
+def selected_by_values(net: Net, x: Tensor) -> Tensor:
+    chosen = x.sum(1) > -100
+    y = x.clone()
+    y[chosen] = x[chosen] + net.branch(x[chosen])
+    return y
+
+
+@case()
+def logged(net: Net, x: Tensor) -> Tensor:
+    net.kept = x.mean().item()
+    net.kept = {"mean": float(x.mean()), "list": [x.mean().tolist()]}
+    logging.getLogger("test").debug("mean %f %s", x.mean().item(), f"{x.mean().item():.3f}")
+    return x + net.branch(x)
+
+
+@case()
+def masked(net: Net, x: Tensor) -> Tensor:
+    return torch.where(x > -100, x + net.branch(x), x)
+
+
+@case()
+def stack_and_sum(net: Net, x: Tensor) -> Tensor:
+    return torch.stack([x, net.branch(x)]).sum(0)
+
+
+@case()
+def sum_of_list(net: Net, x: Tensor) -> Tensor:
+    return sum([x, net.branch(x)])  # type: ignore[return-value]
+
+
+@case()
+def reduced(net: Net, x: Tensor) -> Tensor:
+    return functools.reduce(operator.iadd, [net.branch(x), x])
+
+
+@case()
+def subtracted(net: Net, x: Tensor) -> Tensor:
+    return x.sub(net.branch(x), alpha=-1)
+
+
+@case()
+def lerp(net: Net, x: Tensor) -> Tensor:
+    return torch.lerp(x, net.branch(x), 0.5)
+
+
+@case()
+def foreach(net: Net, x: Tensor) -> Tensor:
+    return torch._foreach_add([x], [net.branch(x)])[0]
+
+
+@case()
+def addcmul(net: Net, x: Tensor) -> Tensor:
+    return torch.addcmul(x, net.branch(x), torch.ones(4), value=0.5)
+
+
+@case()
+def einops_like(net: Net, x: Tensor) -> Tensor:
+    y = x.unflatten(1, (2, 2)).permute(2, 0, 1)
+    z = net.branch(x).reshape(3, 2, 2).movedim(2, 0)
+    return (y + z).permute(1, 2, 0).flatten(1)
+
+
+@case()
+def unbound(net: Net, x: Tensor) -> Tensor:
+    kept = list(x.unbind(1))
+    for i, part in enumerate(net.branch(x).unbind(1)):
+        kept[i] = kept[i] + part
+    return torch.stack(kept, 1)
+
+
+@case()
+def vmapped(net: Net, x: Tensor) -> Tensor:
+    return torch.vmap(lambda row: row + net.branch(row))(x)
+
+
+@case()
+def vmapped_branch(net: Net, x: Tensor) -> Tensor:
+    return x + torch.vmap(net.branch)(x)
+
+
+@case()
+def functional_call(net: Net, x: Tensor) -> Tensor:
+    weights = {name: p * 1.0 for name, p in net.lin.named_parameters()}
+    return x + torch.func.functional_call(net.lin, weights, net.norm(x))  # type: ignore[no-any-return]
+
+
+@case()
+def fourier(net: Net, x: Tensor) -> Tensor:
+    spectrum = torch.fft.fft(net.branch(x))
+    return x + torch.fft.ifft(spectrum * torch.exp(1j * torch.ones(4))).real
+
+
+@case()
+def complex_stream(net: Net, x: Tensor) -> Tensor:
+    y = torch.complex(x, torch.zeros_like(x)) + torch.fft.fft(net.branch(x))
+    return torch.view_as_real(y).sum(-1)
+
+
+class Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0], gradients[0]
+
+
+@case()
+def own_function(net: Net, x: Tensor) -> Tensor:
+    return Add.apply(x, net.branch(x))  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Named(Tensor):
+    """A subclass without rules of its own."""
+
+
+@case()
+def subclass(net: Net, x: Tensor) -> Tensor:
+    y = x.as_subclass(Named)
+    return (y + net.branch(y)).as_subclass(Tensor)
+
+
+@case()
+def numpy_of_the_branch(net: Net, x: Tensor) -> Tensor:
+    return x + torch.from_numpy(net.branch(x).detach().numpy())
+
+
+@case(follows_values=True)
+def list_of_the_branch(net: Net, x: Tensor) -> Tensor:
+    return x + torch.tensor(net.branch(x).tolist())
+
+
+@case()
+def sparse(net: Net, x: Tensor) -> Tensor:
+    return x + torch.sparse.mm(torch.eye(3).to_sparse(), net.branch(x))
+
+
+@case(norms=("",))
+def module_made_in_forward(net: Net, x: Tensor) -> Tensor:
+    return x + net.lin(nn.LayerNorm(4)(x))  # type: ignore[no-any-return]
+
+
+@case()
+def kept_in_a_list(net: Net, x: Tensor) -> Tensor:
+    net.kept = []
+    net.kept.append(x)
+    net.kept.append(net.branch(net.kept[0]))
+    return net.kept[0] + net.kept[1]  # type: ignore[no-any-return]
+
+
+@case()
+def forked(net: Net, x: Tensor) -> Tensor:
+    return x + torch.jit.wait(torch.jit.fork(net.branch, x))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def facts(mapped: nl.ResidualMap) -> Any:
+    blocks = mapped.to_dict()["blocks"]
+    return [(block["branch"], block["norms"], block["identity_skip"]) for block in blocks]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_block_is_found(name: str, training: bool) -> None:
+    case = CASES[name]
+    mapped = nl.residual_map(Net(case.written).train(training), torch.randn(3, 4))
+    assert facts(mapped) == [(["lin"], case.norms, True)]
+    assert (mapped.to_dict()["stem"], mapped.classifier) == (["stem"], "head")
+    assert not mapped.unresolved
+    assert mapped.flow.follows_values == case.follows_values
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "meta": lambda: torch.device("meta"),
+    "float64": nullcontext,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_block_is_found_in_modes_of_the_caller(mode: str) -> None:
+    with MODES[mode]():
+        net, x = Net(plain), torch.randn(3, 4)
+        if mode == "float64":
+            net, x = net.double(), x.double()
+        assert facts(nl.residual_map(net, x)) == [(["lin"], ["norm"], True)]
+
+
+def hooked(net: Net) -> None:
+    net.written = lambda net, x: net.branch(x)
+    net.lin.register_forward_hook(lambda module, args, output: output + net.kept)
+    net.norm.register_forward_pre_hook(lambda module, args: setattr(net, "kept", args[0]))
+
+
+def lists_of_modules(net: Net) -> None:
+    parts = [net.norm, net.lin]
+    del net.norm, net.lin
+    net.kept = parts
+    net.written = lambda net, x: x + net.kept[1](net.kept[0](x))
+
+
+def compiled(net: Net) -> None:
+    net.branch = torch.compile(net.branch, backend="eager")  # type: ignore[method-assign]
+
+
+def traced(net: Net) -> None:
+    net.lin = torch.fx.symbolic_trace(net.lin)  # type: ignore[assignment]
+
+
+CHANGES: dict[str, tuple[Callable[[Net], Any], list[str]]] = {
+    "hooks that add": (hooked, ["lin"]),
+    "weight_norm": (lambda net: parametrizations.weight_norm(net.lin), ["lin"]),
+    "old weight_norm": (lambda net: nn.utils.weight_norm(net.lin), ["lin"]),
+    "spectral_norm": (lambda net: parametrizations.spectral_norm(net.lin), ["lin"]),
+    "old spectral_norm": (lambda net: nn.utils.spectral_norm(net.lin), ["lin"]),
+    "orthogonal": (lambda net: parametrizations.orthogonal(net.lin), ["lin"]),
+    "lazy": (lambda net: setattr(net, "lin", nn.LazyLinear(4)), ["lin"]),
+    "compiled": (compiled, ["lin"]),
+    "fx": (traced, ["lin"]),
+    "bfloat16": (lambda net: net.bfloat16(), ["lin"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_block_of_a_changed_network_is_found(name: str) -> None:
+    change, branch = CHANGES[name]
+    net = Net(plain)
+    change(net)
+    x = torch.randn(3, 4, dtype=net.stem.weight.dtype)
+    assert facts(nl.residual_map(net, x)) == [(branch, ["norm"], True)]
+
+
+@dataclass
+class Output:
+    values: Tensor
+    others: dict[str, list[Tensor]]
+
+
+def test_keyword_arguments_and_outputs_of_any_form() -> None:
+    class Keywords(Net):
+        def forward(self, *, given: dict[str, Tensor]) -> Any:  # type: ignore[override]
+            return Output(y := super().forward(given["x"]), {"all": [y]})
+
+    mapped = nl.residual_map(Keywords(plain), given={"x": torch.randn(3, 4)})
+    assert facts(mapped) == [(["lin"], ["norm"], True)]
+    assert mapped.classifier == "head"
+
+
+def energy_by_autograd(net: Net, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad((x + net.branch(x)).sum(), x, create_graph=True)[0]
+
+
+def energy_by_func(net: Net, x: Tensor) -> Tensor:
+    return torch.func.grad(lambda y: (y + net.branch(y)).sum())(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("written", [energy_by_autograd, energy_by_func])
+def test_forces_are_followed_or_refused_with_the_line(written: Forward) -> None:
+    try:
+        mapped = nl.residual_map(Net(written), torch.randn(3, 4))
+    except nl.UnresolvedStructureError as error:
+        assert "test_recorded_flows.py" in str(error)
+        assert "grad" in str(error)
+    else:
+        assert facts(mapped) == [(["lin"], ["norm"], True)]
+
+
+def test_recursion_and_shared_weights_count_each_run() -> None:
+    def recursive(net: Net, x: Tensor, depth: int = 3) -> Tensor:
+        return recursive(net, x + net.branch(x), depth - 1) if depth else x
+
+    mapped = nl.residual_map(Net(recursive), torch.randn(3, 4))
+    assert facts(mapped) == [(["lin"], ["norm"], True)] * 3
+
+
+def pads(net: Net, x: Tensor) -> Tensor:
+    lengths = (x[:, 0] > 100).sum(0, keepdim=True) + torch.tensor([2])
+    sequence = net.branch(x)[None]
+    packed = nn.utils.rnn.pack_padded_sequence(sequence, lengths, batch_first=True)
+    output, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
+    return x[None, : output.shape[1]] + F.relu(output)
+
+
+def test_packed_sequences_follow_lengths() -> None:
+    mapped = nl.residual_map(Net(pads), torch.randn(3, 4))
+    assert facts(mapped) == [(["lin"], ["norm"], True)]
+    assert mapped.flow.follows_values
