@@ -27,7 +27,7 @@ _UPDATES = {"batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_nor
 SHAPE_ONLY = {
     "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
     "rand_like", "randn_like", "randint_like", "sym_size", "sym_numel", "sym_stride", "_assert_tensor_metadata",
-    "_assert_scalar",
+    "_assert_scalar", "_has_compatible_shallow_copy_type",
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class Node:
         kwargs: its keyword arguments, likewise.
         target: the torch operation.
         shape: the shape of its result, None if that is not a tensor.
-        floating: whether its result is of a floating-point dtype.
+        floating: whether its result is of a floating-point or complex dtype.
         modules: the paths of the running modules, outermost first.
         run: the number of the run of these modules, 0 for the first.
         runs: the numbers, unique in the pass, of the runs of these modules, outermost first.
@@ -72,7 +72,7 @@ class Node:
     def describe(self, value: Tensor) -> None:
         """Note the shape and kind of dtype of the result; a nested tensor has no sizes."""
         self.shape = None if value.is_nested else tuple(value.shape)
-        self.floating = value.is_floating_point()
+        self.floating = value.is_floating_point() or value.is_complex()
 
 
 class Tape(TorchDispatchMode):
@@ -143,7 +143,7 @@ class Tape(TorchDispatchMode):
         """Return the node with the values of a tensor."""
         known = self._known.get(id(tensor))
         if known is None:
-            return self.add_root(tensor, *self._names.get(id(tensor), ("constant", "")))
+            return self._alias(tensor) or self.add_root(tensor, *self._names.get(id(tensor), ("constant", "")))
         if not isinstance(known, Node):
             known = self._known[id(tensor)] = known()
         return known
@@ -168,7 +168,7 @@ class Tape(TorchDispatchMode):
 
     def replace_data(self, tensor: Tensor, values: Tensor) -> None:
         """Let a tensor have the memory of another, as `tensor.data = values` does."""
-        node = self.node_of(values)
+        node = self.node_of(tensor if self._is_parameter(tensor) else values)
         self._forget(id(tensor), None)
         tensor.data = values
         self.know(tensor, node)
@@ -224,12 +224,31 @@ class Tape(TorchDispatchMode):
         """Let all tensors in the memory that a node wrote into have its values."""
         for key in list(self._sharing.get(self._alive[id(tensor)][1], ())):
             old = self._known[key]
+            if isinstance(old, Node) and old.kind == "parameter":
+                continue
             # An empty tensor that forward code fills is what it is filled with.
             fills = isinstance(old, Node) and not old.active and node.active
             if key == id(tensor) or fills:
                 self._known[key] = node
             elif old is not node:
                 self._known[key] = partial(self._join, old, node)
+
+    def _is_parameter(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a parameter of the network, which it stays whatever forward code writes into it."""
+        return self._names.get(id(tensor), ("",))[0] == "parameter"
+
+    def _alias(self, tensor: Tensor) -> Node | None:
+        """Make the node of a tensor that no operation made, in the memory of another, such as one from NumPy."""
+        sharing = self._sharing.get(_storage(tensor)) if id(tensor) not in self._names else None
+        if not sharing:
+            return None
+        node = self.node_of(self._alive[next(reversed(sharing))][0]())
+        is_whole = node.shape is not None and prod(node.shape) == tensor.numel()
+        target = torch.ops.aten.alias.default if is_whole else torch.ops.aten.slice.Tensor
+        alias = self._append("alias" if is_whole else "slice", (node,), {}, target)
+        alias.describe(tensor)
+        self.know(tensor, alias)
+        return alias
 
     def _join(self, old: Node | Callable[[], Node], new: Node) -> Node:
         """Make the node of a tensor after a write into another tensor in its memory."""
@@ -262,7 +281,9 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], at: int, name: s
 
 def _storage(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        memory = tensor.untyped_storage()
+        # NumPy and others make further storages of the same memory.
+        return (memory.data_ptr() if memory.device.type != "meta" else 0) or memory._cdata
     except (NotImplementedError, RuntimeError):  # Sparse tensors have none.
         return -id(tensor)
 

@@ -57,7 +57,7 @@ class Operation:
         runs: the numbers of the runs of these modules, unique in the pass.
         call: the number of the run of its module, 0 for the first.
         shape: the shape of its result; None if that is not a tensor, or a size depends on values.
-        floating: whether its result is of a floating-point dtype.
+        floating: whether its result is of a floating-point or complex dtype.
         arguments: its arguments, with operations as `Operand` and other tensors as `Fixed`.
         in_place: whether it overwrites its first argument.
         subgraph: whether it runs a subgraph, as `torch.cond` does.
