@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain
 from operator import is_not
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
@@ -19,20 +18,16 @@ from torch import Tensor, nn
 
 from normless._internal.state import preserve_random_state
 
-# Types with the method that fills an empty one; a subclass comes before its base.
-_CONTAINERS: dict[type, Any] = {
-    OrderedDict: OrderedDict.update,
-    dict: dict.update,
-    list: list.extend,
-    set: set.update,
-    deque: deque.extend,
-    bytearray: bytearray.extend,
-}
 # Objects of these packages are caches, locks, loggers and the like; forward code keeps no activations there.
 _FOREIGN = {*sys.stdlib_module_names, "torch", "numpy"} - {"__main__"}
 _ATOMS = {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type, type(sys)}
 # A larger array is data, of which no copy is made.
 LARGEST_ARRAY = 2**24
+
+Restore = Callable[[], Any]
+"""Restores one object, without what it holds."""
+Visit = Callable[[Any], tuple[Iterable[Any], Restore | None]]
+"""Returns what an object holds, and what restores it."""
 
 
 @contextmanager
@@ -43,7 +38,7 @@ def untouched(model: nn.Module, *others: Any) -> Iterator[None]:
     objects such as data classes, the variables of hooks, small arrays, random generators, and the memory, `.grad` and
     `requires_grad` of tensors. The tape restores the values of tensors. Iterators are not restored.
     """
-    restoring = [step for value in _reachable([model, *others]) for step in _restoring(value)]
+    restoring = _restoring([model, *others])
     try:
         with preserve_random_state(model):
             yield
@@ -62,62 +57,109 @@ def below_autograd() -> Iterator[None]:
         yield
 
 
-def _reachable(starts: list[Any]) -> Iterator[Any]:
-    """Iterate over the objects that can be reached, each once."""
+def _restoring(pending: list[Any]) -> list[Restore]:
+    """Return what restores the objects that can be reached."""
     seen: dict[int, Any] = {}
-    pending = starts
+    restoring = []
     while pending:
         value = pending.pop()
-        if type(value) in _ATOMS or id(value) in seen:
+        if id(value) in seen:
             continue
         seen[id(value)] = value
-        yield value
-        pending.extend(_parts(value))
-
-
-def _parts(value: Any) -> list[Any]:
-    """Return what an object holds."""
-    if isinstance(value, dict):
-        return [*dict.values(value), *(key for key in dict.keys(value) if type(key) not in _ATOMS)]
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return list(value)
-    if isinstance(value, CellType):
-        with suppress(ValueError):
-            return [value.cell_contents]
-        return []
-    if isinstance(value, FunctionType):
-        return list(value.__closure__ or ()) if _package(value) != "torch" else []
-    if isinstance(value, (MethodType, BuiltinMethodType)):
-        return [value.__self__]
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, Tensor):
-        return [value.grad] if value.is_leaf else []
-    return [own for own in (_attributes(value), *_slots(value).values()) if own is not None]
-
-
-def _attributes(value: Any) -> dict[str, Any] | None:
-    """Return the table of attributes of a module, or of an object that may hold activations; None if it has none."""
-    kind = type(value)
-    is_data = isinstance(value, (nn.Module, SimpleNamespace)) or (
-        _package(kind) not in _FOREIGN and not isinstance(value, type)
-    )
-    if not is_data or not kind.__dictoffset__:
-        return None
-    # Without code of its class.
-    table: dict[str, Any] = object.__getattribute__(value, "__dict__")
-    return table
-
-
-def _slots(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object that its class declares in `__slots__`."""
-    return {name: getattr(value, name) for name in _declared(type(value)) if hasattr(value, name)}
+        parts, restore = _visit_of(type(value))(value)
+        pending.extend([part for part in parts if type(part) not in _ATOMS])
+        if restore is not None:
+            restoring.append(restore)
+    return restoring
 
 
 @cache
-def _declared(kind: type) -> tuple[str, ...]:
-    if _package(kind) in _FOREIGN:
-        return ()
+def _visit_of(kind: type) -> Visit:
+    """Return how objects of a type are visited."""
+    return next((visit for base, visit in _VISITS.items() if issubclass(kind, base)), _visit_object)
+
+
+def _visit_dict(value: dict[Any, Any], base: Any = dict) -> tuple[Iterable[Any], Restore]:
+    if not base.__len__(value):
+        return (), partial(base.clear, value)
+    content = dict(base.items(value))
+
+    def restore() -> None:
+        now = dict(base.items(value))
+        if (
+            len(now) != len(content)
+            or any(map(is_not, now, content))
+            or any(map(is_not, now.values(), content.values()))
+        ):
+            base.clear(value)
+            base.update(value, content)
+
+    return content.values(), restore
+
+
+def _visit_sequence(value: Any, base: Any, fill: Callable[[Any, list[Any]], Any]) -> tuple[Iterable[Any], Restore]:
+    content = list(base.__iter__(value))
+
+    def restore() -> None:
+        now = list(base.__iter__(value))
+        if len(now) != len(content) or any(map(is_not, now, content)):
+            base.clear(value)
+            fill(value, content)
+
+    return content, restore
+
+
+def _visit_tensor(tensor: Tensor) -> tuple[Iterable[Any], Restore]:
+    with torch._C.DisableTorchFunctionSubclass():
+        is_dense = tensor.layout is torch.strided and not tensor.is_nested
+        before, kind, is_leaf = tensor.detach(), type(tensor), tensor.is_leaf
+        requires_grad, gradient = tensor.requires_grad, tensor.grad if is_leaf else None
+
+    def restore() -> None:
+        if type(tensor) is not kind:
+            tensor.__class__ = kind
+        with torch._C.DisableTorchFunctionSubclass():
+            if is_dense and _memory(tensor) != _memory(before):
+                tensor.data = before
+            if is_leaf and tensor.requires_grad != requires_grad:
+                tensor.requires_grad_(requires_grad)
+            if is_leaf and tensor.grad is not gradient:
+                tensor.grad = gradient
+
+    return () if gradient is None else (gradient,), restore
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _visit_module(module: nn.Module) -> tuple[Iterable[Any], Restore]:
+    kind = type(module)
+
+    def restore() -> None:
+        if type(module) is not kind:
+            object.__setattr__(module, "__class__", kind)
+
+    return (object.__getattribute__(module, "__dict__"),), restore
+
+
+def _visit_object(value: Any) -> tuple[Iterable[Any], Restore | None]:
+    kind = type(value)
+    if (_package(kind) in _FOREIGN and kind is not SimpleNamespace) or isinstance(value, type):
+        return (), None
+    # Without code of its class.
+    table = (object.__getattribute__(value, "__dict__"),) if kind.__dictoffset__ else ()
+    slots = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
+
+    def restore() -> None:
+        for name, own in slots.items():
+            object.__setattr__(value, name, own)
+
+    return (*table, *slots.values()), restore if slots else None
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
     declared = (vars(base).get("__slots__", ()) for base in kind.__mro__)
     names = [name for one in declared for name in ((one,) if isinstance(one, str) else one)]
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
@@ -127,64 +169,43 @@ def _package(value: Any) -> str:
     return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
-def _restoring(value: Any) -> Iterator[Callable[[], Any]]:
-    """Iterate over the steps that restore an object itself, without what it holds."""
-    kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
-    if kind is not None:
-        yield partial(_refill, value, kind, _content(value, kind))
-    elif isinstance(value, Tensor):
-        yield _restoring_tensor(value)
-    elif isinstance(value, CellType):
-        with suppress(ValueError):
-            yield partial(setattr, value, "cell_contents", value.cell_contents)
-    elif isinstance(value, np.ndarray):
-        if type(value) is np.ndarray and value.flags.writeable and value.nbytes <= LARGEST_ARRAY:
-            yield partial(np.copyto, value, value.copy())
-    elif isinstance(value, random.Random):
-        yield partial(value.setstate, value.getstate())
-    elif isinstance(value, torch.Generator):
-        yield partial(value.set_state, value.get_state())
-    elif isinstance(value, np.random.Generator):
-        yield partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    elif isinstance(value, np.random.RandomState):
-        yield partial(value.set_state, value.get_state())
-    else:
-        # A lazy module changes its class.
-        if isinstance(value, nn.Module):
-            yield partial(object.__setattr__, value, "__class__", type(value))
-        for name, own in _slots(value).items():
-            yield partial(object.__setattr__, value, name, own)
+def _visit_function(function: FunctionType) -> tuple[Iterable[Any], None]:
+    return () if _package(function) == "torch" else function.__closure__ or (), None
 
 
-def _content(value: Any, kind: Any) -> list[Any]:
-    return list(kind.items(value)) if issubclass(kind, dict) else list(kind.__iter__(value))
+def _visit_cell(cell: CellType) -> tuple[Iterable[Any], Restore | None]:
+    try:
+        content = cell.cell_contents
+    except ValueError:  # It is empty yet.
+        return (), None
+    return (content,), partial(setattr, cell, "cell_contents", content)
 
 
-def _refill(value: Any, kind: Any, content: list[Any]) -> None:
-    """Restore the content of a container, unless it is as it was."""
-    now, before = _content(value, kind), content
-    if issubclass(kind, dict):
-        now, before = list(chain.from_iterable(now)), list(chain.from_iterable(content))
-    if len(now) != len(before) or any(map(is_not, now, before)):
-        kind.clear(value)
-        _CONTAINERS[kind](value, content)
+def _visit_array(array: np.ndarray[Any, Any]) -> tuple[Iterable[Any], Restore | None]:
+    is_kept = type(array) is np.ndarray and array.flags.writeable and array.nbytes <= LARGEST_ARRAY
+    return (), partial(np.copyto, array, array.copy()) if is_kept else None
 
 
-def _restoring_tensor(tensor: Tensor) -> Callable[[], None]:
-    """Return what restores a tensor's memory, class, `requires_grad` and `.grad`."""
-    with torch._C.DisableTorchFunctionSubclass():
-        before, kind = tensor.detach(), type(tensor)
-        is_dense = tensor.layout is torch.strided and not tensor.is_nested
-        requires_grad, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
-
-    def restore() -> None:
-        tensor.__class__ = kind
-        with torch._C.DisableTorchFunctionSubclass():
-            if is_dense and not tensor.is_set_to(before):
-                tensor.data = before
-            if tensor.is_leaf and tensor.requires_grad != requires_grad:
-                tensor.requires_grad_(requires_grad)
-            if tensor.is_leaf and tensor.grad is not gradient:
-                tensor.grad = gradient
-
-    return restore
+# By type, a subclass before its base.
+_VISITS: dict[type, Visit] = {
+    nn.Module: _visit_module,
+    Tensor: _visit_tensor,
+    OrderedDict: partial(_visit_dict, base=OrderedDict),
+    dict: _visit_dict,
+    list: partial(_visit_sequence, base=list, fill=list.extend),
+    set: partial(_visit_sequence, base=set, fill=set.update),
+    deque: partial(_visit_sequence, base=deque, fill=deque.extend),
+    bytearray: partial(_visit_sequence, base=bytearray, fill=bytearray.extend),
+    tuple: lambda value: (value, None),
+    frozenset: lambda value: (value, None),
+    FunctionType: _visit_function,
+    CellType: _visit_cell,
+    MethodType: lambda method: ((method.__self__,), None),
+    BuiltinMethodType: lambda method: ((method.__self__,), None),
+    partial: lambda call: ((call.func, call.args, call.keywords), None),
+    np.ndarray: _visit_array,
+    random.Random: lambda own: ((), partial(own.setstate, own.getstate())),
+    torch.Generator: lambda own: ((), partial(own.set_state, own.get_state())),
+    np.random.RandomState: lambda own: ((), partial(own.set_state, own.get_state())),
+    np.random.Generator: lambda own: ((), partial(setattr, own.bit_generator, "state", own.bit_generator.state)),
+}

@@ -23,6 +23,8 @@ from normless.recording.calls import Call, Recorder
 
 # These write into their buffers, and their schemas do not say so.
 _UPDATES = {"batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm"}
+# These return sizes by the values of their second argument, and their tags do not say so.
+_READS_LENGTHS = {"_pack_padded_sequence"}
 # These read the shape and dtype of their argument, never its values.
 SHAPE_ONLY = {
     "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
@@ -125,7 +127,8 @@ class Tape(TorchDispatchMode):
         result = self.around(node, lambda: func(*args, **kwargs))
         if isinstance(result, Tensor):
             node.describe(result)
-            self.know(result, node)
+            if not self._is_parameter(id(result)):
+                self.know(result, node)
         elif isinstance(result, (list, tuple)):
             for place, part in enumerate(result):
                 if isinstance(part, Tensor):
@@ -134,6 +137,8 @@ class Tape(TorchDispatchMode):
                     self.know(part, share)
         # Values become a number, a truth value or a size, by which forward code may decide what runs.
         decides = not isinstance(result, (Tensor, list, tuple, type(None))) and not self.only_reads
+        lengths = node.args[1] if name in _READS_LENGTHS else None
+        sizes_vary |= isinstance(lengths, Node) and lengths.active
         self.follows_values |= node.active and (decides or sizes_vary)
         for tensor in written:
             self._write(tensor, node)
@@ -168,7 +173,7 @@ class Tape(TorchDispatchMode):
 
     def replace_data(self, tensor: Tensor, values: Tensor) -> None:
         """Let a tensor have the memory of another, as `tensor.data = values` does."""
-        node = self.node_of(tensor if self._is_parameter(tensor) else values)
+        node = self.node_of(tensor if self._is_parameter(id(tensor)) else values)
         self._forget(id(tensor), None)
         tensor.data = values
         self.know(tensor, node)
@@ -224,7 +229,7 @@ class Tape(TorchDispatchMode):
         """Let all tensors in the memory that a node wrote into have its values."""
         for key in list(self._sharing.get(self._alive[id(tensor)][1], ())):
             old = self._known[key]
-            if isinstance(old, Node) and old.kind == "parameter":
+            if self._is_parameter(key):
                 continue
             # An empty tensor that forward code fills is what it is filled with.
             fills = isinstance(old, Node) and not old.active and node.active
@@ -233,9 +238,9 @@ class Tape(TorchDispatchMode):
             elif old is not node:
                 self._known[key] = partial(self._join, old, node)
 
-    def _is_parameter(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a parameter of the network, which it stays whatever forward code writes into it."""
-        return self._names.get(id(tensor), ("",))[0] == "parameter"
+    def _is_parameter(self, key: int) -> bool:
+        """Whether this is the id of a parameter, which it stays whatever forward code writes into it."""
+        return self._names.get(key, ("",))[0] == "parameter"
 
     def _alias(self, tensor: Tensor) -> Node | None:
         """Make the node of a tensor that no operation made, in the memory of another, such as one from NumPy."""

@@ -106,8 +106,8 @@ def find_unresolved(finder: SumFinder) -> tuple[Unresolved, ...]:
     reasons = {
         _is_fused_sum: "{} adds and multiplies at once, so that no branch can be separated from its sum; write the "
         "product and the addition as two operations",
-        _is_indexed_sum: "{} adds to elements that are given one by one, which may be all or a few; write x + f(x), or "
-        "build the whole with torch.cat or torch.where",
+        _is_indexed_sum: "{} adds to elements that are given one by one, which may be all or a few; write x + f(x), "
+        "or build the whole with torch.cat or torch.where",
         _is_sum_into_view: "it writes into a part of a tensor that is read again as a whole, which the dataflow does "
         "not show; build the whole with torch.cat or torch.where",
         _is_merge: "it adds paths from one activation that all have weights and activations, so that none is a skip "

@@ -95,7 +95,8 @@ def test_threads_map_while_another_trains() -> None:
     stop.set()
     started.join(60)
     assert maps == [[one] * ROUNDS for one in stated]
-    assert len(losses) == 30 and all(map(torch.equal, losses, alone))
+    assert len(losses) == 30
+    assert all(map(torch.equal, losses, alone))
 
 
 def test_time_is_linear_in_depth() -> None:
