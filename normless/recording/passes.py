@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -49,7 +49,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             "can change. Map the module from which it was scripted."
         )
     tensors = chain(model.named_parameters(), model.named_buffers())
-    lazy = next((name for name, tensor in tensors if isinstance(tensor, UninitializedTensorMixin)), None)
+    lazy = next((name for name, tensor in tensors if is_lazy(tensor)), None)
     if lazy is not None:
         raise UnresolvedStructureError(
             f"{lazy} has no sizes yet: a lazy layer gets them in its first pass. Run the network once, then map it."

@@ -66,7 +66,8 @@ def _restoring(pending: list[Any]) -> list[Restore]:
         if id(value) in seen:
             continue
         seen[id(value)] = value
-        parts, restore = _visit_of(type(value))(value)
+        kind: type = type(value)
+        parts, restore = _visit_of(kind)(value)
         pending.extend([part for part in parts if type(part) not in _ATOMS])
         if restore is not None:
             restoring.append(restore)
@@ -144,7 +145,7 @@ def _visit_module(module: nn.Module) -> tuple[Iterable[Any], Restore]:
 
 
 def _visit_object(value: Any) -> tuple[Iterable[Any], Restore | None]:
-    kind = type(value)
+    kind: type = type(value)
     if (_package(kind) in _FOREIGN and kind is not SimpleNamespace) or isinstance(value, type):
         return (), None
     # Without code of its class.

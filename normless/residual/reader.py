@@ -70,8 +70,9 @@ class _Reader:
     def _whole(self, node: Node, name: str) -> Node | None:
         """Return the activation of which a node is a whole copy: a slice of all of it, or what is copied over it."""
         source = node.args[1] if name == "copy" and len(node.args) > 1 else node.args[0] if name == "slice" else None
-        is_whole = isinstance(source, Node) and source in self.index and node.shape is not None
-        return source if is_whole and source.shape == node.shape else None
+        if not isinstance(source, Node) or source not in self.index or node.shape is None:
+            return None
+        return source if source.shape == node.shape else None
 
     def _call(self, node: Node) -> None:
         self.flow.called.update(node.modules)

@@ -52,13 +52,13 @@ ROWS: dict[str, Forward] = {
     "stack_and_sum": lambda net, x: torch.stack([x, net.branch(x)]).sum(0),
     "sum_of_list": lambda net, x: sum([x, net.branch(x)]),
     "reduced": lambda net, x: functools.reduce(operator.iadd, [net.branch(x), x]),
-    "in_place": lambda net, x: operator.iadd(x, net.branch(x)),
+    "in_place": lambda net, x: operator.iadd(x, net.branch(x)),  # type: ignore[no-untyped-call]
     "subtracted": lambda net, x: x.sub(net.branch(x), alpha=-1),
     "lerp": lambda net, x: torch.lerp(x, net.branch(x), 0.5),
     "vmapped": lambda net, x: torch.vmap(lambda row: row + net.branch(row))(x),
     "vmapped_branch": lambda net, x: x + torch.vmap(net.branch)(x),
     "sparse": lambda net, x: x + torch.sparse.mm(torch.eye(3).to_sparse(), net.branch(x)),
-    "forked": lambda net, x: x + torch.jit.wait(torch.jit.fork(net.branch, x)),
+    "forked": lambda net, x: x + torch.jit.wait(torch.jit.fork(net.branch, x)),  # type: ignore[no-untyped-call]
     "own_function": lambda net, x: Add.apply(x, net.branch(x)),
 }
 # Each with whether values decide what runs.
@@ -182,7 +182,7 @@ def logged(net: Net, x: Tensor) -> Tensor:
 
 @case()
 def einops_like(net: Net, x: Tensor) -> Tensor:
-    y = x.unflatten(1, (2, 2)).permute(2, 0, 1)
+    y = x.reshape(3, 2, 2).permute(2, 0, 1)
     z = net.branch(x).reshape(3, 2, 2).movedim(2, 0)
     return (y + z).permute(1, 2, 0).flatten(1)
 
@@ -274,16 +274,8 @@ def hooked(net: Net) -> None:
     net.norm.register_forward_pre_hook(lambda module, args: setattr(net, "kept", args[0]))
 
 
-def lists_of_modules(net: Net) -> None:
-    parts = [net.norm, net.lin]
-    del net.norm, net.lin
-    net.kept = parts
-    net.written = lambda net, x: x + net.kept[1](net.kept[0](x))
-
-
 CHANGES: dict[str, Callable[[Net], Any]] = {
     "hooks that add": hooked,
-    "modules in a list": lists_of_modules,
     "weight_norm": lambda net: parametrizations.weight_norm(net.lin),
     "old weight_norm": lambda net: nn.utils.weight_norm(net.lin),
     "spectral_norm": lambda net: parametrizations.spectral_norm(net.lin),

@@ -153,7 +153,7 @@ def new_storage(net: Net, x: Tensor) -> None:
     net.buffer.data = torch.ones(9)
     net.lin.bias.data = torch.ones(4)
     net.buffer.resize_(20)
-    net.buffer.set_(torch.ones(7))  # type: ignore[no-untyped-call]
+    net.buffer.set_(torch.ones(7).untyped_storage(), 0, (7,), (1,))
 
 
 @case()
@@ -162,7 +162,7 @@ def replaced(net: Net, x: Tensor) -> None:
     net.lin.weight = nn.Parameter(torch.ones(4, 4))
     net.other = nn.Linear(4, 4)
     net.kept = 3
-    net.another = [1]
+    vars(net)["another"] = [1]
 
 
 @case(lambda net: 1)
@@ -283,12 +283,12 @@ def statistics(net: Net, x: Tensor) -> None:
 
 @case(lambda net: setattr(net, "spectral", torch.nn.utils.spectral_norm(nn.Linear(4, 4))))
 def old_spectral_norm(net: Net, x: Tensor) -> None:
-    net.spectral(x)
+    net.get_submodule("spectral")(x)
 
 
 @case(lambda net: setattr(net, "spectral", parametrizations.spectral_norm(nn.Linear(4, 4))))
 def new_spectral_norm(net: Net, x: Tensor) -> None:
-    net.spectral(x)
+    net.get_submodule("spectral")(x)
 
 
 @case()
@@ -298,7 +298,7 @@ def process_modes(net: Net, x: Tensor) -> None:
 
 @case(lambda net: setattr(net, "view", net.lin.weight.data.view(-1)[:3]))
 def shared_memory(net: Net, x: Tensor) -> None:
-    net.view.zero_()
+    vars(net)["view"].zero_()
 
 
 @case(lambda net: [x := torch.zeros(3), x, x[1:]])

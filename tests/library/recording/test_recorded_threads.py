@@ -74,7 +74,7 @@ def trained(seed: int, steps: int, stop: threading.Event | None = None) -> list[
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(torch.randn(p.shape, generator=generator))
-    optimizer, losses = torch.optim.SGD(net.parameters(), 1e-3), []
+    optimizer, losses = torch.optim.SGD(net.parameters(), 1e-3), list[Tensor]()
     while len(losses) < steps or (stop is not None and not stop.is_set()):
         loss = net(torch.randn(3, 4, generator=generator)).square().mean()
         optimizer.zero_grad()
