@@ -93,7 +93,7 @@ class _Reader:
         if name in {"cat", "index"}:
             given = self._plain(node.args)
             # Repeated concatenations or selections of the same activations are the same activation.
-            if all(isinstance(part, Operand) for part in chain.from_iterable(map(_several, given))):
+            if not any(isinstance(part, Fixed) for part in chain.from_iterable(map(_several, given))):
                 repeated = self.joined.setdefault((name, given), node)
                 if repeated is not node:
                     self._same(node, repeated)
