@@ -196,7 +196,7 @@ def functional_call(net: Net, x: Tensor) -> Tensor:
 @case()
 def fourier(net: Net, x: Tensor) -> Tensor:
     spectrum = torch.fft.fft(net.branch(x))
-    return x + torch.fft.ifft(spectrum * torch.exp(1j * torch.ones(4))).real
+    return x + torch.fft.ifft(spectrum * torch.exp(1j * torch.ones(4))).real  # type: ignore[no-any-return]
 
 
 @case()
