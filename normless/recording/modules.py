@@ -49,7 +49,8 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             stack.callback(module.register_forward_pre_hook(partial(before, path), prepend=True).remove)
-            stack.callback(module.register_forward_hook(after, always_call=True).remove)
+            # What hooks of the person make of the output is no part of the module.
+            stack.callback(module.register_forward_hook(after, prepend=True, always_call=True).remove)
         yield running
 
 

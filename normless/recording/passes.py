@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -37,7 +39,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
 
     Raises:
         InputsError: a layer does not take its input.
-        UnresolvedStructureError: the forward pass fails, or a part of the network is TorchScript.
+        UnresolvedStructureError: the forward pass fails, or a part of the network is TorchScript or has no sizes yet.
     """
     parts = model.named_modules()
     scripted = next((path for path, module in parts if isinstance(module, torch.jit.ScriptModule)), None)
@@ -46,10 +48,16 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             f"{scripted or 'This network'} is TorchScript, whose forward code cannot be followed and which no edit "
             "can change. Map the module from which it was scripted."
         )
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    lazy = next((name for name, tensor in tensors if is_lazy(tensor)), None)
+    if lazy is not None:
+        raise UnresolvedStructureError(
+            f"{lazy} has no sizes yet: a lazy layer gets them in its first pass. Run the network once, then map it."
+        )
     recorder = Recorder(model)
     tape = kind(model, recorder)
     try:
-        with collection_paused(), untouched(model), recorder.following(), quiet(), below_autograd():
+        with collection_paused(), untouched(model, inputs, kwargs), recorder.following(), quiet(), below_autograd():
             for tensor in tensors_in([list(inputs), list(kwargs.values())]):
                 tape.add_root(tensor, "input")
             try:

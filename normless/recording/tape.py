@@ -23,11 +23,13 @@ from normless.recording.calls import Call, Recorder
 
 # These write into their buffers, and their schemas do not say so.
 _UPDATES = {"batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm"}
+# These return sizes by the values of their second argument, and their tags do not say so.
+_READS_LENGTHS = {"_pack_padded_sequence"}
 # These read the shape and dtype of their argument, never its values.
 SHAPE_ONLY = {
     "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
     "rand_like", "randn_like", "randint_like", "sym_size", "sym_numel", "sym_stride", "_assert_tensor_metadata",
-    "_assert_scalar",
+    "_assert_scalar", "_has_compatible_shallow_copy_type",
 }  # fmt: skip
 
 
@@ -42,7 +44,7 @@ class Node:
         kwargs: its keyword arguments, likewise.
         target: the torch operation.
         shape: the shape of its result, None if that is not a tensor.
-        floating: whether its result is of a floating-point dtype.
+        floating: whether its result is of a floating-point or complex dtype.
         modules: the paths of the running modules, outermost first.
         runs: the numbers of the runs of these modules, unique in the pass.
         call: the call in forward code that makes it.
@@ -70,7 +72,7 @@ class Node:
     def describe(self, value: Tensor) -> None:
         """Note the shape and kind of dtype of the result; a nested tensor has no sizes."""
         self.shape = None if value.is_nested else tuple(value.shape)
-        self.floating = value.is_floating_point()
+        self.floating = value.is_floating_point() or value.is_complex()
 
 
 class Tape(TorchDispatchMode):
@@ -105,11 +107,9 @@ class Tape(TorchDispatchMode):
         self._known: dict[int, Node | Callable[[], Node]] = {}
         self._alive: dict[int, tuple[Any, int]] = {}
         self._sharing: dict[int, dict[int, None]] = defaultdict(dict)
-        # By storage, a tensor from before the pass; by its id, the values to restore after a write.
+        # By storage, a tensor from before the pass, and the memory with its values to restore after a write.
         self._older: dict[int, Tensor] = {}
-        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
-        # By the id of a tensor, what it was before `tensor.data = …`.
-        self._replaced: dict[int, tuple[Tensor, Tensor]] = {}
+        self._saved: dict[int, tuple[Any, Any]] = {}
 
     def around(self, node: Node, operate: Callable[[], Any]) -> Any:
         """Run an operation and return its result."""
@@ -120,12 +120,13 @@ class Tape(TorchDispatchMode):
         name, writes, sizes_vary = _traits(func)
         node = self._append(name, self._plain(args), {key: self._plain(value) for key, value in kwargs.items()}, func)
         written = [value for at, key in writes if isinstance(value := _argument(args, kwargs, at, key), Tensor)]
-        for tensor in filter(torch.is_tensor, args) if name in _UPDATES else written:
+        for tensor in filter(torch.is_tensor, args[3:5]) if name in _UPDATES else written:
             self._save(tensor)
         result = self.around(node, lambda: func(*args, **kwargs))
         if isinstance(result, Tensor):
             node.describe(result)
-            self.know(result, node)
+            if not self._is_parameter(id(result)):
+                self.know(result, node)
         elif isinstance(result, (list, tuple)):
             for place, part in enumerate(result):
                 if isinstance(part, Tensor):
@@ -134,6 +135,8 @@ class Tape(TorchDispatchMode):
                     self.know(part, share)
         # Values become a number, a truth value or a size, by which forward code may decide what runs.
         decides = not isinstance(result, (Tensor, list, tuple, type(None))) and not self.only_reads
+        lengths = node.args[1] if name in _READS_LENGTHS else None
+        sizes_vary |= isinstance(lengths, Node) and lengths.active
         self.follows_values |= node.active and (decides or sizes_vary)
         for tensor in written:
             self._write(tensor, node)
@@ -143,7 +146,7 @@ class Tape(TorchDispatchMode):
         """Return the node with the values of a tensor."""
         known = self._known.get(id(tensor))
         if known is None:
-            return self.add_root(tensor, *self._names.get(id(tensor), ("constant", "")))
+            return self._alias(tensor) or self.add_root(tensor, *self._names.get(id(tensor), ("constant", "")))
         if not isinstance(known, Node):
             known = self._known[id(tensor)] = known()
         return known
@@ -167,23 +170,19 @@ class Tape(TorchDispatchMode):
         self._known[key] = node
 
     def replace_data(self, tensor: Tensor, values: Tensor) -> None:
-        """Let a tensor have the memory of another, as `tensor.data = values` does, until the pass ends."""
-        self.node_of(tensor)
-        self._replaced.setdefault(id(tensor), (tensor, tensor.detach()))
-        node = self.node_of(values)
+        """Let a tensor have the memory of another, as `tensor.data = values` does."""
+        node = self.node_of(tensor if self._is_parameter(id(tensor)) else values)
         self._forget(id(tensor), None)
         tensor.data = values
         self.know(tensor, node)
 
     def end(self) -> None:
-        """Restore the tensors from before the pass that forward code has changed, and forget all tensors."""
-        for tensor, before in self._replaced.values():
-            tensor.data = before
-        for tensor, values in self._saved.values():
-            if tensor.shape != values.shape:
-                tensor.resize_(values.shape)
-            tensor.copy_(values)
-        for table in (self._known, self._alive, self._sharing, self._older, self._saved, self._replaced):
+        """Restore the values from before the pass that operations have overwritten, and forget all tensors."""
+        for memory, values in self._saved.values():
+            if isinstance(memory, torch.UntypedStorage) and memory.nbytes() != values.nbytes():
+                memory.resize_(values.nbytes())
+            memory.copy_(values)
+        for table in (self._known, self._alive, self._sharing, self._older, self._saved):
             table.clear()
 
     def _append(self, name: str, args: Any, kwargs: Any, target: Any) -> Node:
@@ -216,21 +215,42 @@ class Tape(TorchDispatchMode):
                 del self._sharing[storage]
 
     def _save(self, tensor: Tensor) -> None:
-        """Keep the values of a tensor from before the pass that an operation is about to overwrite."""
-        older = self._older.get(self._alive[id(tensor)][1])
-        if older is not None and id(older) not in self._saved and not older.is_meta:
-            self._saved[id(older)] = older, older.clone()
+        """Keep the values in memory from before the pass that an operation is about to overwrite."""
+        storage = self._alive[id(tensor)][1]
+        if storage in self._older and storage not in self._saved and not tensor.is_meta:
+            memory: Any = tensor.untyped_storage() if storage > 0 else tensor
+            if memory.device.type != "meta":
+                self._saved[storage] = memory, memory.clone()
 
     def _write(self, tensor: Tensor, node: Node) -> None:
         """Let all tensors in the memory that a node wrote into have its values."""
         for key in list(self._sharing.get(self._alive[id(tensor)][1], ())):
             old = self._known[key]
+            if self._is_parameter(key):
+                continue
             # An empty tensor that forward code fills is what it is filled with.
             fills = isinstance(old, Node) and not old.active and node.active
             if key == id(tensor) or fills:
                 self._known[key] = node
             elif old is not node:
                 self._known[key] = partial(self._join, old, node)
+
+    def _is_parameter(self, key: int) -> bool:
+        """Whether this is the id of a parameter, which it stays whatever forward code writes into it."""
+        return self._names.get(key, ("",))[0] == "parameter"
+
+    def _alias(self, tensor: Tensor) -> Node | None:
+        """Make the node of a tensor that no operation made, in the memory of another, such as one from NumPy."""
+        sharing = self._sharing.get(_storage(tensor)) if id(tensor) not in self._names else None
+        if not sharing:
+            return None
+        node = self.node_of(self._alive[next(reversed(sharing))][0]())
+        is_whole = node.shape is not None and prod(node.shape) == tensor.numel()
+        target = torch.ops.aten.alias.default if is_whole else torch.ops.aten.slice.Tensor
+        alias = self._append("alias" if is_whole else "slice", (node,), {}, target)
+        alias.describe(tensor)
+        self.know(tensor, alias)
+        return alias
 
     def _join(self, old: Node | Callable[[], Node], new: Node) -> Node:
         """Make the node of a tensor after a write into another tensor in its memory."""
@@ -263,7 +283,9 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], at: int, name: s
 
 def _storage(tensor: Tensor) -> int:
     try:
-        return int(tensor.untyped_storage()._cdata)
+        memory = tensor.untyped_storage()
+        # NumPy and others make further storages of the same memory.
+        return int((memory.data_ptr() if memory.device.type != "meta" else 0) or memory._cdata)
     except (NotImplementedError, RuntimeError):  # Sparse tensors have none.
         return -id(tensor)
 

@@ -56,7 +56,7 @@ class Operation:
         modules: the qualified names of the modules in whose forward it runs, outermost first.
         runs: the numbers of the runs of these modules, unique in the pass.
         shape: the shape of its result; None if that is not a tensor, or a size depends on values.
-        floating: whether its result is of a floating-point dtype.
+        floating: whether its result is of a floating-point or complex dtype.
         arguments: its arguments, with operations as `Operand` and other tensors as `Fixed`.
         in_place: whether it overwrites its first argument.
         subgraph: whether it runs a subgraph, as `torch.cond` does.

@@ -21,6 +21,9 @@ WEIGHT = RECURRENT | CONVOLUTION | PRODUCT | {
 # These add and multiply in one operation, so no operation returns the product alone.
 FUSED_SUM = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "addmv"}
 
+# These add to the elements at given indices, or to several tensors at once.
+INDEXED_SUM = {"index_add", "index_put", "index_reduce", "scatter_add", "scatter_reduce", "_foreach_add"}
+
 BATCH_NORM = {"batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "sync_batch_norm"}
 GROUP_NORM = {"group_norm", "native_group_norm", "instance_norm"}
 NORM = BATCH_NORM | GROUP_NORM | {"layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"}

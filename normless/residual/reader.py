@@ -39,7 +39,7 @@ class _Reader:
     def __init__(self, tape: Tape) -> None:
         self.index: dict[Node, int] = {}
         self.fixed: dict[Node, Fixed] = {}
-        # The first concatenation of the same parts.
+        # The first concatenation or selection of the same parts.
         self.joined: dict[Any, Node] = {}
         self.flow = Dataflow(calls=tape.recorder.calls, follows_values=tape.follows_values)
         for node in tape.nodes:
@@ -67,6 +67,13 @@ class _Reader:
         else:
             self.fixed[node] = self.fixed.get(source, Fixed())
 
+    def _whole(self, node: Node, name: str) -> Node | None:
+        """Return the activation of which a node is a whole copy: a slice of all of it, or what is copied over it."""
+        source = node.args[1] if name == "copy" and len(node.args) > 1 else node.args[0] if name == "slice" else None
+        if not isinstance(source, Node) or source not in self.index or node.shape is None:
+            return None
+        return source if source.shape == node.shape else None
+
     def _call(self, node: Node) -> None:
         self.flow.called.update(node.modules)
         # Unused results, as of an LSTM, are omitted.
@@ -78,12 +85,16 @@ class _Reader:
             # The start of Python's sum of a list.
             self._same(node, node.args[0])
             return
+        if (whole := self._whole(node, name)) is not None:
+            self._same(node, whole)
+            return
         if name == "cat":
             self._tokens(node)
+        if name in {"cat", "index"}:
             given = self._plain(node.args)
-            # Repeated concatenations of the same activations are the same activation.
-            if all(isinstance(part, Operand) for part in given[0]):
-                repeated = self.joined.setdefault(given, node)
+            # Repeated concatenations or selections of the same activations are the same activation.
+            if not any(isinstance(part, Fixed) for part in chain.from_iterable(map(_several, given))):
+                repeated = self.joined.setdefault((name, given), node)
                 if repeated is not node:
                     self._same(node, repeated)
                     return
@@ -163,3 +174,7 @@ class _Reader:
         if isinstance(value, Node):
             return Operand(self.index[value]) if value in self.index else self.fixed.get(value)
         return tuple(map(self._plain, value)) if isinstance(value, tuple) else value
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
