@@ -95,8 +95,8 @@ def _observed(surgery: Surgery, training: bool) -> _Seen:
             tape = recorded(model, surgery.inputs, surgery.kwargs)
     except NormlessError as error:
         raise UnsupportedEditError(
-            f"The converted {type(model).__name__} does not run on the example inputs in "
-            f"{'training' if training else 'evaluation'} mode{_original_fault(surgery, error.__cause__)}. {error}"
+            f"The converted {type(model).__name__} does not run on the example inputs: {error.__cause__} "
+            f"(in {'training' if training else 'evaluation'} mode){_original_fault(surgery, error.__cause__)}."
         ) from error
     known = (*surgery.map.norms, *surgery.map.directions)
     kept = {path.partition(":")[0] for path in known if path not in surgery.removed}

@@ -31,7 +31,7 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
         reason = "its forward code takes a derivative"
         advice = f"Convert the parts of which it takes the derivative, inside {inner}."
     return UnresolvedStructureError(
-        f"The forward pass of this {type(model).__name__} stopped in {_place(model, forwards)}: "
+        f"The forward pass of this {type(model).__name__} stopped in {_place(model, error)}: "
         f"{reason if reason[-1] in '.…!?' else reason + '.'} {advice}"
     )
 
@@ -46,12 +46,18 @@ def _hidden_submodule(model: nn.Module) -> str:
     return ""
 
 
-def _place(model: nn.Module, forwards: list[tuple[str, nn.Module, FrameType, int]]) -> str:
-    """Describe the innermost module with the error in the stack of its forward, and the line there."""
-    for name, _, frame, number in reversed(forwards):
-        file = frame.f_code.co_filename
-        return f"{name} (line {number} of {file}: `{linecache.getline(file, number).strip()}`)"
-    return f"the forward pass of this {type(model).__name__}"
+def _place(model: nn.Module, error: Exception) -> str:
+    """Describe the innermost module with the error in the stack of its forward, and the last line outside torch."""
+    forwards = _forwards(model, error)
+    name, _, frame, number = forwards[-1] if forwards else ("its forward pass", model, None, 0)
+    for inner, line in walk_tb(error.__traceback__):
+        package = inner.f_globals.get("__name__", "")
+        if not package.startswith(("torch.", "normless.recording")):
+            frame, number = inner, line
+    if frame is None:
+        return name
+    file = frame.f_code.co_filename
+    return f"{name} (line {number} of {file}: `{linecache.getline(file, number).strip()}`)"
 
 
 def _forwards(model: nn.Module, error: BaseException) -> list[tuple[str, nn.Module, FrameType, int]]:
