@@ -25,7 +25,7 @@ from normless.edits.liveness import check_life
 from normless.edits.remarks import lost_function, remarks, trained_function
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
-from normless.lifting.calls import never_fuse
+from normless.recording import never_fuse
 from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
@@ -103,7 +103,7 @@ def convert(
     Args:
         model: the network in its normalized form; it is not changed.
         scheme: a `Scheme` or its text, such as `"fixup"` or `"skipinit(alpha=1)"`; see `normless.scheme`.
-        inputs: positional example inputs, needed to trace a network that does not declare its residual structure, and
+        inputs: positional example inputs, of which the residual map is read, and
             by schemes that calibrate on a batch (`lsuv`).
         residual_map: the network's map if known; it is traced from the example inputs otherwise.
         kwargs, example_inputs: as in `normless.residual_map`.
@@ -242,6 +242,7 @@ def _prepared(
         )
     if chosen.edits:
         require_finite(model)
+        _refuse_integers(model)
     mapped = known or find_residual_map(model, *inputs, **kwargs)
     if chosen.only:
         known_names = {path for path, _ in model.named_modules(remove_duplicate=False)}
@@ -288,8 +289,6 @@ def _refuse_integers(network: nn.Module) -> None:
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Apply the scheme's edits."""
     never_fuse(surgery.model)
-    if scheme.edits:
-        _refuse_integers(surgery.model)
     with collection_paused():
         for edit in scheme.edits:
             try:

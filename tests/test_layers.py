@@ -32,6 +32,7 @@ LIBRARY = [
     {"lazy"},
     {"registry"},
     {"nn"},
+    {"recording"},
     {"lifting"},
     {"residual"},
     {"signal"},

@@ -116,10 +116,15 @@ def carry_inputs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, An
 
 
 def carried_inputs(model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return zeros of the shapes stored in a converted network, on its device; no arguments for other networks."""
+    """Return zeros of the shapes stored in a converted network, or the `example_inputs()` of a network that has them.
+
+    They are on the network's device; for other networks there are no arguments.
+    """
     shapes = vars(model).get(CARRIED)
     if shapes is None:
-        return (), {}
+        own = getattr(model, "example_inputs", None)
+        inputs, kwargs = arguments_of(own()) if callable(own) else ((), {})
+        return on_device_of(model, inputs, kwargs)
     inputs, kwargs = tree_map_only(Tensor, partial(torch.zeros_like, device=device_of(model)), shapes)
     return inputs, kwargs
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normless._internal.exclusive import exclusive
-from normless.lifting import followed
+from normless.recording import followed
 
 # Calls that keep values and change only their shape, type or device, or select some of them.
 MOVES = {

@@ -13,7 +13,7 @@ from normless._internal.state import running
 from normless.edits.calibration import Call
 from normless.edits.surgery import Surgery
 from normless.errors import NormlessError
-from normless.residual.exporting import tensors_in
+from normless.recording import tensors_in
 
 # The most values that are kept of a layer's outputs.
 _MOST_VALUES = 2**20

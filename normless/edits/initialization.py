@@ -12,7 +12,7 @@ from normless.edits.transformer import parts_of
 from normless.nn.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.nn.initialization import Kind as Kind
 from normless.residual import Layer, ResidualBlock
-from normless.signal import gains, steps_of
+from normless.signal import gains, steps_of_flow
 
 _TIED = "weight stays, since it embeds the input too"
 
@@ -215,18 +215,16 @@ class KeepScale(Edit):
             surgery.record("", "left: no norm gave it a scale")
             return
         trained = surgery.trained_norm()
-        steps, left = None, "its dataflow is not known; pass example inputs"
+        left = ""
         if surgery.is_meta:
             left = "its weights have no values on the device meta"
         elif self.weights == "fresh" and trained is not None:
             left = f"{trained} is trained, and so are the weights; keep_scale='all' scales them too, and "
             left += "nl.fold folds norms into trained weights exactly"
-        else:
-            steps = steps_of(surgery.model, surgery.map)
-        if steps is None:
+        if left:
             surgery.record("", f"left: {left}")
             return
-        for gain in gains(surgery.model, steps):
+        for gain in gains(surgery.model, steps_of_flow(surgery.model, surgery.map.flow)):
             if not surgery.covers(gain.path):
                 continue
             for name in gain.parameters:

@@ -6,19 +6,18 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from math import isclose
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normless._internal.arguments import on_device_of
 from normless._internal.copying import copied
-from normless._internal.state import running
-from normless.lifting import Arguments, Call, LiftError, Place, Rewriter
+from normless.lifting import Arguments, LiftError, Rewriter
 from normless.nn import ResidualSum
 from normless.nn.function import Function
+from normless.recording import Call, Place
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow
@@ -48,19 +47,10 @@ class Lifted:
     moved: dict[Call | tuple[str, int], str] = field(default_factory=dict)
     _rewriters: dict[nn.Module, Rewriter] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def flow(self) -> Dataflow:
-        """The dataflow of the network, which is read on demand if the network declares its structure."""
-        if self.map.flow is not None:
-            return self.map.flow
-        if not (self.inputs or self.kwargs):
-            raise LiftError("reading its forward code needs example inputs, and there are none")
-        # torch.export takes a second to import.
-        from normless.residual.exporting import exported
-        from normless.residual.reader import read_dataflow
-
-        with running(self.model):
-            return read_dataflow(exported(self.model, *on_device_of(self.model, self.inputs, self.kwargs)))
+        """The dataflow of the network before the edits."""
+        return self.map.flow
 
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
         """Return the paths of the `ResidualSum`s that add a block's branches, in the order of `additions`."""
@@ -167,8 +157,8 @@ class Lifted:
         terms = tuple(term for term in terms if term.place not in rewriter.replacements)
         rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
         others = {name for other in self.map.layers() if other.path != layer.path for name in other.parameters}
-        operations = self.map.flow.operations if self.map.flow else ()
         # This includes operations outside the converted part of a network.
+        operations = self.flow.operations
         others |= {name for operation in operations if operation.module != path for name in operation.parameters}
         for parameter in set(layer.parameters) - others:
             owner, _, last = parameter.rpartition(".")

@@ -16,9 +16,8 @@ from normless._internal.state import running
 from normless._internal.warn import warn
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
-from normless.lifting import followed
 from normless.nn import ResidualSum, ScalarAffine
-from normless.residual.exporting import tensors_in
+from normless.recording import followed, tensors_in
 from normless.residual.operations import SELECT_BY_VALUE
 
 # Signals of this size come from growth over depth, which a diagnosis finds and no edit causes.
@@ -199,8 +198,7 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
 def _check_dead(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str) -> None:
     """Refuse parameters without a gradient that had a gradient in the original."""
     dead = [name for name in passed.gradients if not passed.alive(name)]
-    flow = surgery.map.flow
-    selects = flow is not None and any(operation.name in SELECT_BY_VALUE for operation in flow.operations)
+    selects = any(operation.name in SELECT_BY_VALUE for operation in surgery.map.flow.operations)
     if not dead or original is None or selects or passed.shrinks:
         return
     before = _passed(surgery, original, training=False)

@@ -13,9 +13,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.surgery import Surgery
 from normless.errors import LiftError
-from normless.lifting import reads
 from normless.nn.affine import outputs_of
 from normless.nn.memory_order import MemoryOrder
+from normless.recording import reads
 from normless.residual import Layer
 from normless.residual.batch_statistics import BATCH_NORMS
 from normless.residual.description import describe, with_article
@@ -103,7 +103,8 @@ def _idle_paths(surgery: Surgery, layer: Layer) -> list[str]:
     around, norm = surgery.get(parent), surgery.get(layer.path)
     siblings = {own: child for own, child in around.named_children() if type(child) is type(norm)}
     paths = {own: f"{parent}.{own}".removeprefix(".") for own in siblings}
-    idle = [own for own in siblings if paths[own] not in surgery.map.by_path.keys() | surgery.map.elsewhere]
+    known = (surgery.map.by_path, surgery.map.elsewhere)
+    idle = [own for own in siblings if not any(paths[own] in ran for ran in known)]
     if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
         # Each belongs to the first sibling of its width.
         ran = [own for own in siblings if own not in idle]
@@ -163,7 +164,7 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
     ]
     whole = nn.Sequential(OrderedDict([*around[0], ("norm", new), *around[1]])) if any(around) else new
     surgery.replace(path, whole)
-    inner = [own for own in surgery.map.layers() if own.path.startswith(f"{path}:") and own.kind == "activation"]
+    inner = [own for own in surgery.map.functions.get(path, ()) if own.kind == "activation"]
     names = [part.name for part in (*parts.before, *parts.after) if not part.is_child]
     activations = [name for name in names if name.rstrip("_0123456789") in ACTIVATION or name in ACTIVATION]
     if len(parts.before) == 0 and len(inner) == len(activations):

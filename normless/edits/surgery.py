@@ -346,8 +346,6 @@ class Surgery:
     def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
         """Return the shapes of the tensors that the module at `path` reads in its first run; empty if unknown."""
         flow, names = self.map.flow, (path, *self._aliases.get(path, ()))
-        if flow is None:
-            return []
         own = {at for name in names for at in self._operations.get(name, ())}
         read = dict.fromkeys(parent for at in sorted(own) for parent in flow[at].parents)
         return [flow[parent].shape for parent in read if parent not in own]
@@ -356,9 +354,11 @@ class Surgery:
     def _operations(self) -> dict[str, list[int]]:
         """The operations of the first run of each module, by qualified name."""
         operations: dict[str, list[int]] = defaultdict(list)
-        for at, operation in enumerate(self.map.flow.operations if self.map.flow is not None else ()):
-            for name in () if operation.call else operation.modules:
-                operations[name].append(at)
+        first: dict[str, int] = {}
+        for at, operation in enumerate(self.map.flow.operations):
+            for name, run in zip(operation.modules, operation.runs, strict=True):
+                if first.setdefault(name, run) == run:
+                    operations[name].append(at)
         return operations
 
     def input_shape(self, path: str) -> tuple[int, ...] | None:

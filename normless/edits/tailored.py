@@ -10,7 +10,7 @@ from normless.edits.edit import Edit, edit
 from normless.edits.normalizer_free import refuse_fused
 from normless.edits.surgery import Surgery
 from normless.nn.activation import ScaledActivation
-from normless.signal import Steps, is_homogeneous, steps_of
+from normless.signal import Steps, is_homogeneous, steps_of_flow
 
 
 @edit
@@ -38,9 +38,7 @@ class TailorActivations(Edit):
         if not (0 < self.eta < 1 and 0 < self.skip < 1):
             raise surgery.unsupported("", f"η and w lie between 0 and 1, got {self.eta} and {self.skip}")
         refuse_fused(surgery, surgery.map.norms)
-        steps = steps_of(surgery.model, surgery.map)
-        if steps is None:
-            raise surgery.unsupported("", "its dataflow is not known; pass example inputs")
+        steps = steps_of_flow(surgery.model, surgery.map.flow)
         blocks, on_way = list(surgery.map.walk()), sorted(steps.reachable(steps.outputs, lambda at: steps[at].reads))
         normal: set[int] = set()
         for at, step in ((at, steps[at]) for at in on_way):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
 from traceback import walk_tb
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from normless._internal.state import running
+from normless._internal.state import in_mode
 from normless._internal.warn import warn
 from normless.edits.surgery import Surgery
-from normless.errors import EvaluationOnlyWarning, UnresolvedStructureError, UnsupportedEditError
-from normless.lifting import followed
+from normless.errors import EvaluationOnlyWarning, NormlessError, UnresolvedStructureError, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
+from normless.recording import recorded
 
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
@@ -59,7 +56,7 @@ def verify(surgery: Surgery, allow_partial: bool = False) -> None:
         )
 
 
-def _check_runs(surgery: Surgery, mode: str, seen: _Observer) -> None:
+def _check_runs(surgery: Surgery, mode: str, seen: _Seen) -> None:
     """Check that modules of edits run at most as often as those they replaced, and sums if their branches run."""
     for path in sorted(surgery.replaced):
         parent = seen.runs[path.rpartition(".")[0]] if path not in surgery.runs else 1
@@ -82,66 +79,39 @@ def _wrong_count(surgery: Surgery, path: str, count: int) -> str:
     )
 
 
-class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the runs of modules, and record norm operators in modules that no edit has changed or kept."""
+@dataclass(frozen=True)
+class _Seen:
+    """What ran in a pass: the number of runs of each module, and norm operators in modules that no edit changed."""
 
-    def __init__(self, surgery: Surgery) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.runs: Counter[str] = Counter()
-        self.norms: dict[str, str] = {}
-        self.running: list[str] = []
-        # Tensors computed from weights alone: a standardized weight is not an activation.
-        self._fixed: dict[int, Tensor] = {id(parameter): parameter for parameter in surgery.model.parameters()}
-        norms = (*surgery.map.norms, *surgery.map.directions)
-        kept = {path.partition(":")[0] for path in norms if path not in surgery.removed}
-        changed = tuple(f"{path}." for path in surgery.replaced)
-        paths = surgery.original_paths - surgery.replaced - kept
-        self._unseen = {path for path in paths if surgery.covers(path) and not path.startswith(changed)}
-
-    def enter(self, path: str, *_: Any) -> None:
-        """Count a run of a module."""
-        self.runs[path] += 1
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        # This runs for every operator; most read an activation first.
-        of_weights = not isinstance(args[0], Tensor) or id(args[0]) in self._fixed if args else True
-        if of_weights and all(
-            id(tensor) in self._fixed for tensor in tree_leaves(args) if isinstance(tensor, Tensor)
-        ):
-            self._fixed |= {id(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
-        elif self.running and self.running[-1] in self._unseen and (name := _norm_of(func)):
-            self.norms.setdefault(self.running[-1], name)
-        return result
+    runs: Counter[str]
+    norms: dict[str, str]
 
 
-@cache
-def _norm_of(operator: Any) -> str:
-    """Return the name of an operator that normalizes, or ""."""
-    name: str = operator._schema.name.partition("::")[2]
-    return name if any(norm in name for norm in _NORMS) else ""
-
-
-def _observed(surgery: Surgery, training: bool) -> _Observer:
-    """Observe a forward pass in one mode."""
-    observer = _Observer(surgery)
+def _observed(surgery: Surgery, training: bool) -> _Seen:
+    """Record a forward pass in one mode."""
+    model = surgery.model
     try:
-        with followed(surgery.model, observer.enter) as paths, running(surgery.model, training), observer:
-            observer.running = paths
-            surgery.model(*surgery.inputs, **surgery.kwargs)
-    except Exception as error:
+        with in_mode(model, training):
+            tape = recorded(model, surgery.inputs, surgery.kwargs)
+    except NormlessError as error:
         raise UnsupportedEditError(
-            f"The converted {type(surgery.model).__name__} does not run on the example inputs: {error} "
-            f"(in {'training' if training else 'evaluation'} mode){_original_fault(surgery, error)}"
+            f"The converted {type(model).__name__} does not run on the example inputs: {error.__cause__} "
+            f"(in {'training' if training else 'evaluation'} mode){_original_fault(surgery, error.__cause__)}."
         ) from error
-    return observer
+    known = (*surgery.map.norms, *surgery.map.directions)
+    kept = {path.partition(":")[0] for path in known if path not in surgery.removed}
+    changed = tuple(f"{path}." for path in surgery.replaced)
+    paths = surgery.original_paths - surgery.replaced - kept
+    unseen = {path for path in paths if surgery.covers(path) and not path.startswith(changed)}
+    # A standardized weight is not an activation.
+    norms = (node for node in tape.nodes if node.active and any(norm in node.name for norm in _NORMS))
+    runs = Counter({path: len(own) for path, own in tape.recorder.runs.items()})
+    return _Seen(runs, {node.modules[-1]: node.name for node in norms if node.modules[-1] in unseen})
 
 
-def _original_fault(surgery: Surgery, error: BaseException) -> str:
+def _original_fault(surgery: Surgery, error: BaseException | None) -> str:
     """Explain an error that a kept batch norm of the original network raised, or return ""."""
-    if "more than 1 value per channel" not in str(error):
+    if error is None or "more than 1 value per channel" not in str(error):
         return ""
     paths = {id(module): path for path, module in surgery.model.named_modules()}
     owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]

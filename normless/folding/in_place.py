@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
-from torch.fx import GraphModule, Node
 
 from normless.folding.constants import ConstantActivation
 from normless.folding.frozen_norms import replace_modules
 from normless.nn import ResidualSum
 from normless.nn.affine import of_class
 from normless.nn.in_place import InPlace, InPlaceReLU
-from normless.residual.exporting import exported
+from normless.residual.graph import Dataflow, Operand
 from normless.residual.operations import LAYOUT, NEW_MEMORY
-from normless.residual.reader import modules_around, operation_name
+from normless.residual.reader import flow_of
 
 # These may return their input or a view of all of it.
 _SAME = LAYOUT | {"dropout", "feature_dropout"}
@@ -28,19 +27,19 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
     The operand must be computed by the forward code that calls the module, or by a module called there.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    runs: dict[nn.Module, set[tuple[str, ...]]] = defaultdict(set)
+    runs: dict[nn.Module, set[tuple[int, ...]]] = defaultdict(set)
     callers: dict[nn.Module, set[tuple[nn.Module, nn.Module] | None]] = defaultdict(set)
-    for part in exported(model, inputs, kwargs).graph_module.modules():
-        for node in part.graph.nodes if isinstance(part, GraphModule) else ():
-            *around, path = modules_around(node)
-            module = modules.get(path)
-            if module is None or not around:
-                continue
-            runs[module].add(_calls(node))
-            operand = _operand(node, module)
-            if isinstance(operand, Node):
-                ends = (modules[around[-1]], modules[modules_around(operand)[-1]])
-                callers[module].add(ends if is_private(operand, node) else None)
+    flow = flow_of(model, inputs, kwargs)
+    for at, operation in enumerate(flow.operations):
+        *around, path = operation.modules
+        module = modules.get(path)
+        if module is None or not around:
+            continue
+        runs[module].add(operation.runs)
+        operand = _operand(flow, at, module)
+        if operand is not None:
+            ends = (modules[around[-1]], modules[flow[operand].module])
+            callers[module].add(ends if is_private(flow, operand, at) else None)
     for module, (pair, *others) in callers.items():
         # A module may run at several places.
         if pair is None or others:
@@ -66,29 +65,36 @@ def _through_sums(module: nn.Module, callers: Mapping[nn.Module, set[tuple[nn.Mo
     return path
 
 
-def _operand(node: Node, module: nn.Module | None) -> Any:
-    """Return the operand that a node of a ReLU or a sum could overwrite, None for other nodes."""
-    name = operation_name(node)
-    if type(module) is nn.ReLU and name == "relu":
-        return node.args[0]
-    if isinstance(module, ResidualSum) and name == "add":
-        return node.args[module.skip_factor == 1]
+def _operand(flow: Dataflow, at: int, module: nn.Module) -> int | None:
+    """Return the operand that an operation of a ReLU or a sum could overwrite, None for other operations."""
+    operation = flow[at]
+    place = 0
+    if operation.in_place:
+        return None
+    if isinstance(module, ResidualSum) and operation.name == "add":
+        place = int(module.skip_factor == 1)
+    elif not (type(module) is nn.ReLU and operation.name == "relu") and not (
+        isinstance(module, InPlace) and operation.name in {"mul", "add", "clamp"}
+    ):
+        return None
+    operand = operation.arguments[place]
+    if not isinstance(operand, Operand):
+        return None
     # A module always overwrites its own intermediate results.
-    first = node.args[0] if isinstance(module, InPlace) and name in {"mul", "add", "clamp"} else None
-    return first if isinstance(first, Node) and modules_around(first) != modules_around(node) else None
+    is_own = isinstance(module, InPlace) and flow[operand.index].modules == operation.modules
+    return None if is_own else operand.index
 
 
-def is_private(tensor: Node, reader: Node) -> bool:
-    """Whether only one node reads a tensor, which was computed in the same call of the module around the node."""
-    call = _calls(reader)[:-1]
-    while len(tensor.users) == 1 and _calls(tensor)[: len(call)] == call:
-        name = operation_name(tensor)
-        if name not in _SAME and not name.endswith("_"):
-            return name in NEW_MEMORY
-        (tensor, *_) = tensor.all_input_nodes
+def is_private(flow: Dataflow, tensor: int, reader: int) -> bool:
+    """Whether one operation alone reads a tensor, which was computed in the same run of the module around it."""
+    around = flow[reader].runs[:-1]
+    while len(flow.consumers[tensor]) == 1 and tensor not in flow.outputs:
+        operation = flow[tensor]
+        if operation.runs[: len(around)] != around:
+            return False
+        if operation.name not in _SAME and not operation.in_place:
+            return operation.name in NEW_MEMORY
+        if not operation.parents:
+            return False
+        tensor = operation.parents[0]
     return False
-
-
-def _calls(node: Node) -> tuple[str, ...]:
-    """Return unique names of the calls of modules around a node, outermost first."""
-    return tuple(node.meta.get("nn_module_stack") or ())

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.nn import FrozenAffine, FrozenLayerNorm
 from normless.nn.affine import is_transposed
+from normless.recording import Tape
 from normless.residual.graph import Fixed, Operation
 from normless.residual.layers import Layers
 from normless.residual.operations import CONVOLUTION, RESHAPE, RESHAPE_AS
@@ -52,10 +52,10 @@ def names_of(layer: nn.Module) -> tuple[str, str]:
 
 
 class Neighbours:
-    """Find the layers next to the frozen norms of a network exported in one mode, by their first qualified names."""
+    """Find the layers next to the frozen norms of a network in a pass, by their first qualified names."""
 
-    def __init__(self, model: nn.Module, program: ExportedProgram) -> None:
-        self.flow = read_dataflow(program)
+    def __init__(self, model: nn.Module, tape: Tape) -> None:
+        self.flow = read_dataflow(tape)
         self.layers = Layers(model, self.flow)
         self.names = self.layers.names
         self.holders = Counter(
@@ -63,9 +63,8 @@ class Neighbours:
         )
         self.reads = Counter(self._key(name) for operation in self.flow.operations for name in operation.parameters)
         # Computations without inputs, such as a penalty on weights, are not operations.
-        known = program.graph_signature.inputs_to_parameters
-        nodes = (node for node in program.graph.nodes if node.name in known)
-        self.reads |= Counter(self._key(known[node.name]) for node in nodes for _ in node.users)
+        parameters = (node for node in tape.nodes if node.kind == "parameter")
+        self.reads |= Counter({self._key(node.name): node.readers for node in parameters})
         self.affines: dict[str, list[int]] = defaultdict(list)
         for index, operation in enumerate(self.flow.operations):
             if self._is_norm(operation):

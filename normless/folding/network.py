@@ -18,9 +18,9 @@ from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.into_layers import fold_into
 from normless.folding.neighbours import Neighbour, Neighbours, Side, names_of
 from normless.nn import FrozenAffine
+from normless.recording import recorded
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
-from normless.residual.exporting import exported
 
 Model = TypeVar("Model", bound=nn.Module)
 Outcome = Literal["folded", "affine", "kept"]
@@ -92,7 +92,7 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
     Raises:
         UnsupportedEditError: as in `freeze`.
-        UnresolvedStructureError: inputs are missing, or the network cannot be exported on them.
+        UnresolvedStructureError: inputs are missing, or the forward pass fails.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if keeps_statistics(model) or isinstance(model, FrozenAffine):
@@ -119,7 +119,7 @@ def neighbours_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[st
     found = []
     for training in (False, True):
         with in_mode(frozen, training):
-            found.append(Neighbours(frozen, exported(frozen, inputs, kwargs)))
+            found.append(Neighbours(frozen, recorded(frozen, inputs, kwargs)))
     return found
 
 

@@ -19,8 +19,8 @@ from normless.diagnosis.flow import Call, Line, Tracer, tensors, with_rows
 from normless.diagnosis.tape import KINDS, attention_weights
 from normless.health.limits import CERTAIN
 from normless.health.streams import near_epsilon
-from normless.lifting import followed
 from normless.nn.channels import has_channels_first
+from normless.recording import followed
 from normless.residual.classify import NORMS
 
 # A unit whose values differ by less than this share of the layer's RMS is constant.

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from normless.errors import FixedArgumentError, LiftError
-from normless.lifting.places import Place, Routine
 from normless.lifting.source import definition_of
+from normless.recording.places import Place, Routine
 
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """Returns the arguments for the child that replaces an expression; parts of the expression are already replaced."""

@@ -62,6 +62,7 @@ class Dense(Network):
         if depth < 1 or branch_layers < 1:
             numbers = f"depth={depth} and branch_layers={branch_layers}"
             raise ValueError(f"A dense network has at least one block and one layer on each branch, got {numbers}.")
+        self.example_shape = (in_features,)
         self.flatten = nn.Flatten()
         self.stem = nn.Sequential(OrderedDict(_unit(in_features, width, relu, 1)))
         self.blocks = nn.Sequential(*(DenseBlock(width, relu, branch_layers) for _ in range(depth)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from normless._internal.state import collection_paused
 from normless.nn import ResidualSum
 from normless.registry import Registry
-from normless.residual.declared import BlockStructure, Structure
 
 MODELS = Registry[Callable[..., nn.Module]]("model", sources=("normless", "torchvision", "timm", "transformers"))
 """Reference networks by name; `MODELS.register("mine")` decorates a class or a function that returns a network."""
@@ -60,15 +60,6 @@ class Block(nn.Module):
         skip = getattr(self, self.SHORTCUT)(h if self.projects else x)
         return _in_turn(self, self.after, self.sum(skip, branch))
 
-    def residual_structure(self) -> BlockStructure:
-        return BlockStructure(
-            shared=self.first if self.projects else (),
-            branch=self.branch_names if self.projects else self.first + self.branch_names,
-            skip=(self.SHORTCUT,),
-            after_sum=self.after,
-            identity_skip=isinstance(getattr(self, self.SHORTCUT), nn.Identity),
-        )
-
 
 class PreActivation(Block):
     """Units of norm, ReLU and convolution; a shortcut that is a convolution reads the first ReLU."""
@@ -99,15 +90,14 @@ class PostActivation(Block):
 class Network(nn.Sequential):
     """A network that calls each of its modules once, in order: a stem, stages of blocks, a head."""
 
-    def residual_structure(self) -> Structure:
-        blocks: list[tuple[str, BlockStructure]] = []
-        outside: tuple[list[str], list[str]] = [], []
-        for name, part in self.named_children():
-            inside = [(f"{name}.{at}", child) for at, child in part.named_children() if isinstance(child, Block)]
-            blocks += [(path, block.residual_structure()) for path, block in inside]
-            if not inside:
-                outside[bool(blocks)].append(name)
-        return Structure(stem=outside[False], blocks=blocks, head=outside[True])
+    example_shape: tuple[int, ...]
+    """The shape of an input example."""
+
+    def example_inputs(self) -> Tensor:
+        """Two inputs of standard normal numbers, always the same."""
+        generator = torch.Generator().manual_seed(0)
+        parameter = next(self.parameters())
+        return torch.randn(2, *self.example_shape, generator=generator).to(parameter)
 
 
 def _in_turn(module: nn.Module, names: Names, x: Tensor) -> Tensor:

@@ -119,6 +119,7 @@ class ResNetCifar(Network):
         self, depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Kind | None = None
     ) -> None:
         super().__init__()
+        self.example_shape = (in_channels, 32, 32)
         counts = [blocks_per_stage(depth, 2, "A CIFAR ResNet")] * 3
         self.stem = conv(in_channels, 16, 3)
         self.norm = nn.BatchNorm2d(16)
@@ -158,6 +159,7 @@ class WideResNet(Network):
         classifier_bias: bool = True,
     ) -> None:
         super().__init__()
+        self.example_shape = (in_channels, 32, 32)
         counts = [blocks_per_stage(depth, 4, "A Wide-ResNet")] * 3
         widths = (16 * width, 32 * width, 64 * width)
         self.stem = conv(in_channels, 16, 3)
@@ -202,6 +204,7 @@ class ResNet(Network):
         stride_on: StrideOn = "conv2",
     ) -> None:
         super().__init__()
+        self.example_shape = (in_channels, 64, 64)
         counts, widths = _sizes("An ImageNet ResNet", depth, channels)
         block, expansion = _block(depth, groups, width_per_group, stride_on)
         self.conv1 = conv(in_channels, channels, 7, 2)
@@ -245,6 +248,7 @@ class ResNetV2(Network):
         channels: int = CHANNELS[0],
     ) -> None:
         super().__init__()
+        self.example_shape = (in_channels, 64, 64)
         counts, widths = _sizes("A ResNet-V2", depth, channels, DEEPEST_BASIC)
         self.stem = conv(in_channels, channels, 7, 2)
         # The pooling would pad with minus infinity; without a ReLU the output of the stem may be negative.

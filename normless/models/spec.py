@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normless._internal.copying import copied
 from normless.errors import NormlessError
 from normless.models import zoos
-from normless.models.layers import MODELS
+from normless.models.layers import MODELS, Network
 from normless.models.network_class import is_class, network_of_class
 from normless.models.text_classifier import TRANSFORMERS, is_path, text_classifier
 from normless.registry import check_arguments, did_you_mean
@@ -53,8 +53,9 @@ def build_with_inputs(
 ) -> tuple[nn.Module, Inputs]:
     """Build the network that `spec` names, and example inputs for it.
 
-    The inputs come from the network's `example_inputs()` (a transformer) or from the function in a file (a tensor, a
-    tuple of positional or a dictionary of keyword arguments); otherwise they are two fixed random images or vectors.
+    The inputs come from the `example_inputs()` of a network that does not take images (a transformer) or from the
+    function in a file (a tensor, a tuple of positional or a dictionary of keyword arguments); otherwise they are two
+    fixed random images or vectors.
 
     Arguments are those of `build_model`. If `image_shape` is None, it is that of timm's configuration of the model,
     3 × 224 × 224 for torchvision (299 for inception_v3) and for the ImageNet networks of normless, and 3 × 32 × 32
@@ -66,7 +67,7 @@ def build_with_inputs(
     source, call = _split(spec)
     model, inputs = _build(spec, classes, _fitted_shape(source, image_shape))
     made: Any = getattr(model, "example_inputs", None)
-    if callable(made):
+    if callable(made) and not isinstance(model, Network):
         if image_shape is not None:
             raise ValueError(f"{spec.strip()} does not take images, got the image shape {image_shape}.")
         return model, made()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import log, sqrt
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +11,6 @@ from torch.nn import functional as F
 
 from normless.models.layers import MODELS
 from normless.nn import ResidualSum
-from normless.residual.declared import BlockStructure, Decoding, Projections, Structure
 
 Placement = Literal["pre", "post"]
 # Keys and values of S positions, each (B, heads, S, width / heads).
@@ -88,10 +86,9 @@ class TransformerBlock(nn.Module):
     f ends in dropout (Vaswani et al., section 5.4). Shapes: (B, T, width) to the same.
     """
 
-    def __init__(self, width: int, norm: Placement, dropout: float, branch: Sequence[str | Projections]) -> None:
+    def __init__(self, width: int, norm: Placement, dropout: float) -> None:
         super().__init__()
         self.placement = norm
-        self.branch = branch
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
         self.sum = ResidualSum()
@@ -106,18 +103,12 @@ class TransformerBlock(nn.Module):
         total: Tensor = self.sum(x, self.dropout(branch))
         return total if self.placement == "pre" else self.norm(total)
 
-    def residual_structure(self) -> BlockStructure:
-        if self.placement == "pre":
-            return BlockStructure(branch=["norm", *self.branch, "dropout"])
-        return BlockStructure(branch=[*self.branch, "dropout"], after_sum=["norm"])
-
 
 class AttentionBlock(TransformerBlock):
     """A residual block whose branch is an attention, to the sequence itself or to a memory."""
 
     def __init__(self, width: int, heads: int, norm: Placement, dropout: float, to_memory: bool = False) -> None:
-        projections = Projections("attention.query", "attention.key", "attention.value", of_memory=to_memory)
-        super().__init__(width, norm, dropout, (projections, "attention.output"))
+        super().__init__(width, norm, dropout)
         self.attention = Attention(width, heads)
         self.to_memory = to_memory
 
@@ -132,7 +123,7 @@ class FeedForwardBlock(TransformerBlock):
     """A residual block whose branch is W₂ relu(W₁ x + b₁) + b₂, for each position alone."""
 
     def __init__(self, width: int, hidden: int, norm: Placement, dropout: float) -> None:
-        super().__init__(width, norm, dropout, ("linear1", "relu", "linear2"))
+        super().__init__(width, norm, dropout)
         self.linear1, self.relu, self.linear2 = xavier_linear(width, hidden), nn.ReLU(), xavier_linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -278,20 +269,6 @@ class Transformer(nn.Module):
         drawn = torch.randint(vocabulary - 1, (2, 12), generator=generator)
         tokens = (drawn + (drawn >= self.padding)).to(self.embedding.weight.device)
         return tokens[:, :7], tokens[:, 7:]
-
-    def residual_structure(self) -> Structure:
-        modules = self.named_modules()
-        blocks = [
-            (path, module.residual_structure()) for path, module in modules if isinstance(module, TransformerBlock)
-        ]
-        first = next(path for path, _ in blocks if path.startswith("decoder."))
-        pre = self.encoder.norm is not None
-        return Structure(
-            stem=["encoder.dropout"],
-            blocks=blocks,
-            head=["decoder.norm", "classifier"] if pre else ["classifier"],
-            decoding=Decoding(first=first, memory=["encoder.norm"] if pre else [], stem=["decoder.dropout"]),
-        )
 
     def _embedded(self, tokens: Tensor, start: int = 0) -> Tensor:
         """Tokens (B, T), the first of them at position `start`, to (B, T, width)."""

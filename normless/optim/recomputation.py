@@ -71,9 +71,8 @@ def _runs(model: nn.Module, mapped: ResidualMap) -> list[nn.Sequential]:
             if type(parent) in (nn.Sequential, Segments):
                 runs[parent].add(child)  # type: ignore[index]
                 break
-    called = None if mapped.flow is None else mapped.flow.called
     paths = {module: path for path, module in model.named_modules()}
-    usable = [run for run, names in runs.items() if len(names) > 1 and (called is None or paths[run] in called)]
+    usable = [run for run, names in runs.items() if len(names) > 1 and paths[run] in mapped.flow.called]
     if not usable:
         raise UnresolvedStructureError(
             f"Expected residual blocks of this {type(model).__name__} in children of an nn.Sequential that its "

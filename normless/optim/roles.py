@@ -79,7 +79,7 @@ def _read_by_layers(
                 role = _of_weight_layer(modules[path], last, named[name])
             others.setdefault(id(named[name]), role)
     # Learned tensors of positions are added too, but are not vectors.
-    for operation in () if residual_map.flow is None else residual_map.flow.operations:
+    for operation in residual_map.flow.operations:
         for parameter in map(named.__getitem__, operation.added):
             if parameter.numel() == max(parameter.shape, default=1) > 1:
                 others.setdefault(id(parameter), "biases")

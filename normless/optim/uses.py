@@ -36,7 +36,7 @@ def _is_batch_norm(path: str, model: nn.Module, residual_map: ResidualMap) -> bo
         return function.rstrip("_0123456789") in BATCH_NORM
     if isinstance(model.get_submodule(owner), _BatchNorm):
         return True
-    operations = [] if residual_map.flow is None else residual_map.flow.operations
+    operations = residual_map.flow.operations
     return any(operation.name in BATCH_NORM and owner in operation.modules for operation in operations)
 
 
@@ -49,7 +49,7 @@ def parts_of_weights(model: nn.Module, residual_map: ResidualMap) -> dict[int, s
     part, since Muon is for matrices.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
-    operations = [] if residual_map.flow is None else residual_map.flow.operations
+    operations = residual_map.flow.operations
     looked_up = {
         name for operation in operations if operation.name.startswith("embedding") for name in operation.parameters
     }

@@ -19,9 +19,9 @@ from normless._internal.exclusive import exclusive
 from normless.conversion import Plan
 from normless.edits import Surgery
 from normless.errors import UnsupportedEditError
-from normless.lifting.calls import never_fuse
 from normless.nn import FreezableNorm, Tokens
 from normless.nn.freezable import Mask
+from normless.recording import never_fuse
 from normless.removal.edit import FreezableNorms
 from normless.removal.places import ORDER, Place
 from normless.removal.removal import Removal

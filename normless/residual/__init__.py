@@ -10,11 +10,7 @@ if TYPE_CHECKING:
     from normless.residual.blocks import ResidualBlock as ResidualBlock
     from normless.residual.blocks import Role as Role
     from normless.residual.blocks import Unresolved as Unresolved
-    from normless.residual.declared import BlockStructure as BlockStructure
-    from normless.residual.declared import Decoding as Decoding
-    from normless.residual.declared import Projections as Projections
-    from normless.residual.declared import Structure as Structure
-    from normless.residual.declared import residual_map as residual_map
+    from normless.residual.mapping import residual_map as residual_map
     from normless.residual.network import ResidualMap as ResidualMap
     from normless.residual.table import format_blocks as format_blocks
     from normless.residual.trace import traced_map as traced_map

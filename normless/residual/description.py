@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from normless.lifting import Call
 from normless.nn import FreezableNorm, Pointwise, ScalarAffine, ShiftedActivation
+from normless.recording import Call
 from normless.residual.blocks import Layer
 from normless.residual.classify import kind_of
 from normless.residual.graph import Dataflow, Fixed, Operation

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isclose, isnan, nan, prod
 
-from normless.lifting import Call
+from normless.recording import Call
 from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import LAYOUT, LENGTHS, NORM_PARTS, REDUCTION, ROOT
@@ -174,11 +174,7 @@ def _gains(operation: Operation) -> tuple[str, ...]:
 def _is_shared_out(flow: Dataflow, at: int) -> bool:
     """Whether forward code also uses the factor of an operation otherwise, as c of (1 − c)·x + c·f(x)."""
     own, operation = set(flow[at].fixed), flow[at]
-    beside = (
-        neighbour
-        for neighbour in flow.operations
-        if (neighbour.module, neighbour.call) == (operation.module, operation.call)
-    )
+    beside = (flow[index] for index in flow.of_run[operation.runs[-1]])
     others = {fixed for neighbour in beside for fixed in neighbour.fixed} - own
     return any({*fixed.parameters}.intersection(operation.factors) for fixed in others)
 

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import and_
 from typing import Any
 
-from normless.lifting import Call
+from normless.recording import Call
 from normless.residual.operations import DROPOUT, LAYOUT, RECURRENT
 
 
@@ -54,9 +54,9 @@ class Operation:
         parameters: the qualified names of the parameters that it reads, directly or through constant operations.
         added: those of `parameters` that it adds to its result, as β and biases.
         modules: the qualified names of the modules in whose forward it runs, outermost first.
-        call: the number of the run of its module, 0 for the first.
+        runs: the numbers of the runs of these modules, unique in the pass.
         shape: the shape of its result; None if that is not a tensor, or a size depends on values.
-        floating: whether its result is of a floating-point dtype.
+        floating: whether its result is of a floating-point or complex dtype.
         arguments: its arguments, with operations as `Operand` and other tensors as `Fixed`.
         in_place: whether it overwrites its first argument.
         subgraph: whether it runs a subgraph, as `torch.cond` does.
@@ -67,7 +67,7 @@ class Operation:
     parents: tuple[int, ...] = ()
     parameters: tuple[str, ...] = ()
     modules: tuple[str, ...] = ("",)
-    call: int = 0
+    runs: tuple[int, ...] = field(default=(0,), compare=False)
     shape: tuple[int, ...] | None = None
     floating: bool = True
     arguments: tuple[Any, ...] = ()
@@ -167,6 +167,14 @@ class Dataflow:
             if operation.made_by is not None:
                 parts[operation.made_by].append(index)
         return dict(parts)
+
+    @cached_property
+    def of_run(self) -> dict[int, list[int]]:
+        """The operations that each run of a module makes in its own code."""
+        own: dict[int, list[int]] = defaultdict(list)
+        for index, operation in enumerate(self.operations):
+            own[operation.runs[-1]].append(index)
+        return dict(own)
 
     @cached_property
     def calls_in(self) -> dict[str, list[Call]]:

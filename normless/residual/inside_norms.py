@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from normless._internal.state import running
 from normless.errors import LiftError
-from normless.lifting import followed
 from normless.nn.function import Function
+from normless.recording import followed
 from normless.residual.classify import kind_of
 from normless.residual.operations import ACTIVATION, LAYOUT, NORM, RANDOM, SHAPE_ONLY
 

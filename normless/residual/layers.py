@@ -18,7 +18,7 @@ from normless.residual.graph import Dataflow, Operation
 from normless.residual.names import Names
 from normless.residual.operations import ACTIVATION, COPYING, LAYOUT, NORM, ROOT, WEIGHT
 from normless.residual.outputs import reason_to_keep
-from normless.residual.sub_batches import calls_of, sub_batch_norms
+from normless.residual.sub_batches import sub_batch_norms
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class Layers:
         kinds = ((path, kind_of(module)) for path, module in self._modules.items())
         self._kinds: dict[str, Kind] = {path: kind for path, kind in kinds if kind is not None}
         self._join_sub_batches()
-        self._taken: Counter[tuple[str, str, int]] = Counter()
+        self._taken: Counter[tuple[int, str]] = Counter()
         self._runs_of: dict[str, dict[Hashable, LayerRun]] = defaultdict(dict)
         self._classify_by_operations()
         self._find_activations_of_norms()
@@ -98,7 +98,6 @@ class Layers:
         self._parts = {path for path in self._modules if path.startswith(inside)}
         self._kinds |= dict.fromkeys(self._holders, "norm")
         self._kinds = {path: kind for path, kind in self._kinds.items() if path not in self._parts}
-        self._calls = {at: call for holder in self._holders for at, call in calls_of(self.flow, holder).items()}
 
     def _classify_by_operations(self) -> None:
         """Classify modules as norms, activations or scales by the operations that they run."""
@@ -109,7 +108,7 @@ class Layers:
             for path in operation.modules[:-1]:
                 children[path].add(operation.module)
         for path, operations in own.items():
-            kind = computed_kind(operations) if path and path not in self._kinds.keys() | self._parts else None
+            kind = computed_kind(operations) if path and path not in self._kinds and path not in self._parts else None
             inner = {self._kinds.get(child) for child in children[path]}
             # A norm may contain an activation or dropout, which remains a layer of its own.
             if kind is not None and (not inner or (kind == "norm" and inner <= {"activation", "dropout"})):
@@ -182,12 +181,12 @@ class Layers:
     def _run_key(self, index: int, operation: Operation, path: str) -> Hashable:
         """Return a key that is equal for all operations of one run of the layer at `path`."""
         if ":" not in path:
-            # Export counts calls per name of a module; a module with several names runs under each of them.
-            aliases = [name for name in operation.modules if self.names.canonical(name) == path]
-            return (aliases or [operation.module])[-1], self._calls.get(index, operation.call)
+            around = zip(operation.modules, operation.runs, strict=True)
+            own = [run for name, run in around if self.names.canonical(name) == path]
+            return (own or operation.runs)[-1]
         # A parameter that forward code uses directly is a new layer at each use.
         is_use = operation.parameters and operation.name not in NORM
-        return index if is_use else (operation.module, operation.call)
+        return (index, None) if is_use else operation.runs[-1]
 
     def _layer_of(self, index: int, operation: Operation) -> tuple[str, Kind] | None:
         """Return the path and kind of the layer to which an operation belongs."""
@@ -229,7 +228,7 @@ class Layers:
 
     def _place_in(self, operation: Operation, name: str) -> str:
         # A module with several names runs under each of them, and is counted under each.
-        path, key = self.names.canonical(operation.module), (operation.module, name, operation.call)
+        path, key = self.names.canonical(operation.module), (operation.runs[-1], name)
         self._taken[key] += 1
         return f"{path}:{name}" if self._taken[key] == 1 else f"{path}:{name}_{self._taken[key] - 1}"
 

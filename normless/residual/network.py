@@ -23,8 +23,8 @@ class ResidualMap:
         trunk_layers: the layers between blocks that belong to no block.
         head_layers: the layers after the last block.
         unresolved: the parts that could not be placed.
-        flow: the dataflow from which the map was read, None for a network that declares its structure.
-        heads: the weight layers that compute the outputs, if the dataflow is known.
+        flow: the dataflow from which the map was read.
+        heads: the weight layers that compute the outputs.
         elsewhere: for a map of a part of a network, the paths of the layers that also run outside the part.
     """
 
@@ -33,7 +33,7 @@ class ResidualMap:
     trunk_layers: tuple[Layer, ...] = ()
     head_layers: tuple[Layer, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
-    flow: Dataflow | None = field(default=None, compare=False, repr=False)
+    flow: Dataflow = field(default_factory=Dataflow, compare=False, repr=False)
     heads: tuple[Head, ...] = field(default=(), compare=False)
     elsewhere: frozenset[str] = frozenset()
 
@@ -176,6 +176,16 @@ class ResidualMap:
     def by_path(self) -> dict[str, Layer]:
         """The layer at each path; for a module that runs several times, its first run."""
         return {layer.path: layer for layer in self.layers() if layer.call == 0}
+
+    @cached_property
+    def functions(self) -> dict[str, list[Layer]]:
+        """The layers that are functions in forward code, by the path of the module."""
+        functions: dict[str, list[Layer]] = defaultdict(list)
+        for layer in self.layers():
+            path, is_function, _ = layer.path.partition(":")
+            if is_function:
+                functions[path].append(layer)
+        return dict(functions)
 
     @cached_property
     def readers(self) -> dict[str, list[Layer]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from normless.recording import SHAPE_ONLY as SHAPE_ONLY
+
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 CONVOLUTION = {
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
@@ -18,6 +20,9 @@ WEIGHT = RECURRENT | CONVOLUTION | PRODUCT | {
 }  # fmt: skip
 # These add and multiply in one operation, so no operation returns the product alone.
 FUSED_SUM = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "addmv"}
+
+# These add to the elements at given indices, or to several tensors at once.
+INDEXED_SUM = {"index_add", "index_put", "index_reduce", "scatter_add", "scatter_reduce", "_foreach_add"}
 
 BATCH_NORM = {"batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "sync_batch_norm"}
 GROUP_NORM = {"group_norm", "native_group_norm", "instance_norm"}
@@ -52,13 +57,6 @@ SPLIT = {"split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
 VIEW = {"view", "slice", "select", "permute", "transpose", "narrow", "unsqueeze", "squeeze", "getitem", "diagonal"}
 # These copy an activation.
 COPYING = {"expand", "repeat", "repeat_interleave", "stack", "cat", "tile"}
-# These read the shape and dtype of their argument, never its values.
-SHAPE_ONLY = {
-    "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
-    "rand_like", "randn_like", "randint_like", "sym_size", "sym_numel", "sym_stride", "_assert_tensor_metadata",
-    "_assert_scalar",
-}  # fmt: skip
-
 ADDITION = {"add", "sub", "rsub", "lerp"}
 ELEMENTWISE = ACTIVATION | LAYOUT | {
     "add", "sub", "rsub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "exp", "log",
@@ -77,8 +75,6 @@ POOLING = {
     "fft_fft", "fft_rfft2", "fft_rfftn", "mean", "cumsum", "softmax", "scaled_dot_product_attention",
 }  # fmt: skip
 CONTROL_FLOW = {"cond", "while_loop", "scan", "map_impl", "map"}
-# Regions of forward code that export keeps as subgraphs, without an effect on the values.
-REGION = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 
 # Between the product of queries and keys and the softmax: scaling, masks, the shift of relative positions.
 BEFORE_SOFTMAX = LAYOUT | {

@@ -106,6 +106,8 @@ def find_unresolved(finder: SumFinder) -> tuple[Unresolved, ...]:
     reasons = {
         _is_fused_sum: "{} adds and multiplies at once, so that no branch can be separated from its sum; write the "
         "product and the addition as two operations",
+        _is_indexed_sum: "{} adds to elements that are given one by one, which may be all or a few; write x + f(x), "
+        "or build the whole with torch.cat or torch.where",
         _is_sum_into_view: "it writes into a part of a tensor that is read again as a whole, which the dataflow does "
         "not show; build the whole with torch.cat or torch.where",
         _is_merge: "it adds paths from one activation that all have weights and activations, so that none is a skip "
@@ -129,6 +131,16 @@ def _is_fused_sum(finder: SumFinder, index: int, operation: Operation) -> bool:
     return bool(others) and finder.fork_of(added.index, [added.index, *others]) is not None
 
 
+def _is_indexed_sum(finder: SumFinder, _: int, operation: Operation) -> bool:
+    added = operation.arguments[0] if operation.name in ops.INDEXED_SUM else None
+    added = added[0] if isinstance(added, tuple) and added else added
+    if not isinstance(added, Operand) or (operation.name == "index_put" and True not in operation.arguments[3:]):
+        return False
+    terms = [added.index, *(parent for parent in operation.parents if parent != added.index)]
+    fork = finder.fork_of(added.index, terms) if len(terms) > 1 else None
+    return fork is not None and not finder.layers.has_weight(finder.flow.between(fork, added.index))
+
+
 def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
     flow = finder.flow
     is_write = operation.in_place and operation.floating and len(operation.parents) > 1
@@ -145,7 +157,8 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
 def _is_merge(finder: SumFinder, index: int, _: Operation) -> bool:
     """Whether paths that could each be a branch or the skip path merge outside all blocks."""
     around = (finder.flow.between(total.fork, total.at) for total in finder.sums.values())
-    return index in finder.merges - finder.sums.keys() and not any(index in inside for inside in around)
+    is_open = index in finder.merges and index not in finder.sums
+    return is_open and not any(index in inside for inside in around)
 
 
 def _is_subgraph(_: SumFinder, index: int, operation: Operation) -> bool:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless._internal.state import running
-from normless.lifting import followed
-from normless.residual.graph import Dataflow
+from normless.recording import followed
 
 # Divisible by the usual numbers of parts.
 _BATCHES = (12, 16, 32, 10, 14)
@@ -37,25 +36,6 @@ def sub_batch_norms(modules: Mapping[str, nn.Module], norms: Iterable[str]) -> l
     # The norms may be in a list of the module.
     holders = around | {path.rpartition(".")[0] for path in around}
     return [path for path in sorted(holders - {""}) if is_sub_batch_norm(modules[path])]
-
-
-def calls_of(flow: Dataflow, holder: str) -> dict[int, int]:
-    """Return the number of the module's run for each operation in the module and its children."""
-    calls: dict[int, int] = {}
-    waiting: list[int] = []
-    latest: int | None = None
-    for index, operation in enumerate(flow.operations):
-        if holder not in operation.modules:
-            waiting, latest = [], None
-            continue
-        latest = operation.call if operation.module == holder else latest
-        waiting.append(index)
-        if latest is None:
-            calls[index] = operation.call
-        else:
-            calls |= dict.fromkeys(waiting, latest)
-            waiting = []
-    return calls
 
 
 def norm_of_evaluation(module: nn.Module) -> _BatchNorm | None:

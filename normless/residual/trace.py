@@ -1,4 +1,4 @@
-"""Read the residual map of any network from its `torch.export` dataflow, never from class names."""
+"""Read the residual map of any network from the dataflow of a forward pass, never from class names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from torch import nn
 
-from normless.lifting import ADDITIONS
+from normless._internal.arguments import on_device_of
 from normless.nn import ResidualSum
+from normless.recording import ADDITIONS
 from normless.residual.blocks import Addition, Head, Layer, ResidualBlock
-from normless.residual.exporting import exported
-from normless.residual.graph import Fixed
+from normless.residual.graph import Dataflow, Fixed
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.main_path import main_path, passed_on
 from normless.residual.network import ResidualMap
 from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import OuterLayers, find_unresolved
-from normless.residual.reader import read_dataflow
+from normless.residual.reader import flow_of
 from normless.residual.sums import Sum, SumFinder
 
 
@@ -28,9 +28,14 @@ def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
     """Read the residual map of a network from its dataflow.
 
     Raises:
-        UnresolvedStructureError: the network cannot be exported.
+        UnresolvedStructureError: the forward pass fails.
     """
-    return _Tracer(model, Layers(model, read_dataflow(exported(model, inputs, kwargs)))).map()
+    return map_of(model, flow_of(model, *on_device_of(model, inputs, kwargs)))
+
+
+def map_of(model: nn.Module, flow: Dataflow) -> ResidualMap:
+    """Read the residual map of a network from its dataflow."""
+    return _Tracer(model, Layers(model, flow)).map()
 
 
 @dataclass
@@ -70,18 +75,27 @@ class _Tracer:
             for run in set(self.layers.along(block.branch)) - block.main:
                 run.layer = replace(run.layer, gating=True)
         inside = {run for block in outer for run in self.layers.along([*block.branch, *block.skip])}
-        # For each sum, the number of sums in series up to it, including itself.
-        self._levels: dict[int, int] = {}
-        for at, total in sorted(self.finder.sums.items()):
-            before = (level for index, level in self._levels.items() if self.flow.depends(total.fork, index))
-            self._levels[at] = 1 + max(before, default=0)
+        self._levels = self._sums_in_series()
         mapped = [self._block(block, names) for block in outer]
         whole = OuterLayers(self.layers, mapped, [block.sum for block in outer]).place(inside)
         return replace(whole, unresolved=find_unresolved(self.finder), flow=self.flow, heads=self._heads(whole))
 
+    def _sums_in_series(self) -> dict[int, int]:
+        """Return for each sum the number of sums in series up to its fork, and itself."""
+        # Up to each operation, including itself.
+        levels: list[int] = []
+        found: dict[int, int] = {}
+        for at, operation in enumerate(self.flow.operations):
+            level = max((levels[parent] for parent in operation.parents), default=0)
+            if at in self.finder.sums:
+                found[at] = 1 + levels[self.finder.sums[at].fork]
+                level = max(level, found[at])
+            levels.append(level)
+        return found
+
     def _heads(self, whole: ResidualMap) -> tuple[Head, ...]:
         """Find the heads among the layers after the blocks, or among all layers if there are no blocks."""
-        after = whole.head_layers if whole.blocks else whole.stem_layers
+        after = {*(whole.head_layers if whole.blocks else whole.stem_layers)}
         runs = [run for run in self.layers.runs if run.layer in after and run.layer.kind == "weight"]
         return heads_of(
             self.flow,
@@ -109,7 +123,7 @@ class _Tracer:
         pending = list(path)
         while pending:
             for parent in self.flow[pending.pop()].parents:
-                if parent not in inside | inputs | self.finder.sums.keys():
+                if not any(parent in known for known in (inside, inputs, self.finder.sums)):
                     inputs.add(parent)
                     if self.layers.kind(parent) != "weight":
                         pending.append(parent)
@@ -119,7 +133,7 @@ class _Tracer:
         # Ancestors of the fork are before the block.
         inputs = {index for index in inputs if not self.flow.depends(total.fork, index)}
         # Operations of another stream for a joint attention are on the branch of that stream's block.
-        for at, branches in self._branches.items():
+        for at, branches in self._branches.items() if inputs else ():
             fork = self.finder.sums[at].fork
             if not self.flow.depends(total.fork, fork) and not any(total.at in path for path in branches):
                 inputs = inputs.difference(*branches)
@@ -262,11 +276,12 @@ class _Tracer:
 def _nested(blocks: list[_Block]) -> list[_Block]:
     """Return the outermost blocks, with every other block inside the smallest block that contains its sum."""
     outermost: list[_Block] = []
-    placed: list[_Block] = []
+    # For each operation, the smallest block so far with the operation on its branch.
+    smallest: dict[int, _Block] = {}
     for block in sorted(blocks, key=lambda block: len(block.branch), reverse=True):
-        around = [outer for outer in placed if block.sum.at in outer.branch]
-        (around[-1].inner if around else outermost).append(block)
-        placed.append(block)
+        around = smallest.get(block.sum.at)
+        (outermost if around is None else around.inner).append(block)
+        smallest |= dict.fromkeys(block.branch, block)
     for siblings in (outermost, *(block.inner for block in blocks)):
         siblings.sort(key=lambda block: block.sum.at)
     return outermost

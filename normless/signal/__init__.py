@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
-    from normless.residual.steps import Step as Step
-    from normless.residual.steps import Steps as Steps
     from normless.signal.factors import Gain as Gain
     from normless.signal.factors import gains as gains
+    from normless.signal.from_flow import steps_of_flow as steps_of_flow
     from normless.signal.moments import FUNCTIONS as FUNCTIONS
     from normless.signal.moments import Moments as Moments
     from normless.signal.predictions import BlockMoments as BlockMoments
     from normless.signal.predictions import block_moments as block_moments
-    from normless.signal.predictions import steps_of as steps_of
     from normless.signal.propagation import RULES as RULES
     from normless.signal.propagation import Propagation as Propagation
     from normless.signal.propagation import rule as rule
@@ -25,5 +23,7 @@ if TYPE_CHECKING:
     from normless.signal.quadrature import activation_gain as activation_gain
     from normless.signal.quadrature import is_homogeneous as is_homogeneous
     from normless.signal.quadrature import normal_moments as normal_moments
+    from normless.signal.steps import Step as Step
+    from normless.signal.steps import Steps as Steps
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

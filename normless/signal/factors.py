@@ -7,8 +7,8 @@ from math import isfinite, sqrt
 
 from torch import nn
 
-from normless.residual.steps import Step, Steps
 from normless.signal.propagation import Propagation, mean_square
+from normless.signal.steps import Step, Steps
 
 # If an activation is not homogeneous, a factor is the limit of an iteration.
 _ROUNDS = 40

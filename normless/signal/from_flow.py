@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
 
@@ -16,8 +17,9 @@ from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.main_path import passed_on
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, PRODUCT, SOFTMAX
-from normless.residual.steps import Kind, Step, Steps
 from normless.residual.sums import Sum, SumFinder
+from normless.signal.propagation import RULES
+from normless.signal.steps import Kind, Step, Steps
 
 
 class _TorchOperation(nn.Module):
@@ -40,7 +42,7 @@ def steps_of_flow(model: nn.Module, flow: Dataflow) -> Steps:
     """Convert each operation of a network's dataflow, which must be up to date, to a step."""
     reader = _Reader(model, flow)
     return Steps(
-        steps=[reader.step(*item) for item in enumerate(flow.operations)],
+        steps=[reader.placed(*item) for item in enumerate(flow.operations)],
         forks={total.fork for total in reader.sums.values()},
         totals={at: reader.result(at) for at in reader.sums},
         outputs=set(flow.outputs),
@@ -56,6 +58,7 @@ class _Reader:
         self.names = self.layers.names
         self.sums = SumFinder(self.layers).sums
         self.tokens = self._tokens()
+        self.ruled = self._ruled()
 
     def result(self, at: int) -> int:
         """Return the step of a residual sum's result, including a factor of its module."""
@@ -64,6 +67,28 @@ class _Reader:
             if inside and self.flow[reader].name == "mul":
                 return reader
         return at
+
+    def placed(self, index: int, operation: Operation) -> Step:
+        """Return the step of an operation with its place; a module of a class with a rule is one step."""
+        run = next((run for run in operation.runs if run in self.ruled), None)
+        if run is None:
+            return replace(self.step(index, operation), place=operation.module)
+        parts, module = self.ruled[run]
+        if index != parts[-1]:
+            return Step("other", operation.parents, place=operation.module)
+        reads = tuple({parent: None for part in parts for parent in self.flow[part].parents if parent not in parts})
+        return Step("other", reads[:1], place=operation.module, module=module)
+
+    def _ruled(self) -> dict[int, tuple[list[int], nn.Module]]:
+        """Return the operations and the module of each run of a module whose class has a rule, but no layer."""
+        ruled: dict[int, tuple[list[int], nn.Module]] = {}
+        modules = dict(self.model.named_modules(remove_duplicate=False))
+        for index, operation in enumerate(self.flow.operations):
+            for path, run in zip(operation.modules, operation.runs, strict=True):
+                module = modules[path]
+                if type(module) in RULES and index not in self.layers.owner:
+                    ruled.setdefault(run, ([], module))[0].append(index)
+        return ruled
 
     def step(self, index: int, operation: Operation) -> Step:
         reads, name = operation.parents, operation.name

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from normless.nn.channels import channel_axis
 from normless.residual import ResidualBlock, ResidualMap
-from normless.residual.declared import StatesStructure, StructureReader
-from normless.residual.steps import Steps
+from normless.signal.from_flow import steps_of_flow
 from normless.signal.moments import Moments
 from normless.signal.propagation import Propagation, Shapes
 
@@ -53,16 +52,6 @@ class BlockMoments:
     unknown: str = ""
 
 
-def steps_of(model: nn.Module, residual_map: ResidualMap) -> Steps | None:
-    """Return the steps of a network from its dataflow or its declared structure, None if it has neither."""
-    if residual_map.flow is not None:
-        # The operations of torch.export take a second to import.
-        from normless.signal.from_flow import steps_of_flow
-
-        return steps_of_flow(model, residual_map.flow)
-    return StructureReader(model, model.residual_structure()).steps if isinstance(model, StatesStructure) else None
-
-
 @torch.no_grad()
 def block_moments(
     model: nn.Module, residual_map: ResidualMap, inputs: Tensor | None, shapes: Shapes, examples: int
@@ -76,9 +65,9 @@ def block_moments(
         One entry per block in execution order. Moments are NaN after an operation without a rule until a norm makes
         them known again.
     """
-    steps = steps_of(model, residual_map)
+    steps = steps_of_flow(model, residual_map.flow)
     blocks = _inner_first(residual_map.blocks)
-    if steps is None or len(blocks) != len(steps.totals):
+    if len(blocks) != len(steps.totals):
         return [BlockMoments(unknown="the residual sums") for _ in residual_map.blocks]
     propagation = Propagation(model, steps, inputs, shapes, model.training, examples)
     for step in steps.steps:

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from normless.errors import MissingValuesError
 from normless.nn import Pointwise, ScaledActivation, ShiftedActivation
 from normless.residual.classify import NORMS, window_size
-from normless.residual.steps import Step, Steps
 from normless.signal.moments import (
     Moments,
     activated,
@@ -26,6 +25,7 @@ from normless.signal.moments import (
     per_axis,
     placed,
 )
+from normless.signal.steps import Step, Steps
 from normless.signal.weights import Rows, rows_of, weighted_moments
 
 Shapes = Mapping[tuple[str, int], torch.Size]
@@ -39,7 +39,7 @@ RULES: dict[str | type[nn.Module], Rule] = {
     "parameter": lambda p, step, x: Moments.standard(p.power_of(step.parameters)),
     "padding": lambda p, step, x: "channels of zeros" if p.by_position or step.size == 1 else x.padded(step.size),
     "norm": lambda p, step, x: _normalized(p, step, x) or f"the norm {step.path}",
-    "other": lambda p, step, x: f"an operation without a rule{f' at {step.path}' if step.path else ''}",
+    "other": lambda p, step, x: f"an operation without a rule{f' at {step.place}' if step.place else ''}",
 }
 
 _MAX_POOLINGS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)

@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
 from normless.nn.affine import is_transposed
-from normless.residual.steps import Step
 from normless.signal.moments import Moments
+from normless.signal.steps import Step
 
 _ARGUMENTS = {
     "linear": ("input", "weight", "bias"),

@@ -1,4 +1,4 @@
-"""The cost of mapping and of converting a network, relative to one export."""
+"""The cost of mapping and of converting a network, relative to one forward pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class MapBench:
-    """Networks to export, map and convert, with random weights, in eval mode, on two examples.
+    """Networks to run, export, map and convert, with random weights, in eval mode, on two examples.
 
     Each is a text for `build_model`, or `transformers:bert` for BERT base on 128 tokens.
     """
@@ -45,9 +45,9 @@ class MapBench:
 
 
 def measure_map(bench: MapBench) -> pd.DataFrame:
-    """Time `torch.export.export`, `residual_map`, and `convert`, which includes mapping and checks.
+    """Time a forward pass, `torch.export.export`, `residual_map`, and `convert`, which includes mapping and checks.
 
-    A row per network and task, see `ratio_table`; ratios are to the export. A network without residual blocks is not
+    A row per network and task, see `ratio_table`; ratios are to the forward pass without gradients. A network without residual blocks is not
     converted. MissingExtraError if timm or transformers is needed and not installed.
     """
     return pd.concat([_measure(name, bench) for name in bench.networks], ignore_index=True)
@@ -57,7 +57,13 @@ def _measure(name: str, bench: MapBench) -> pd.DataFrame:
     model, inputs = _bert() if name == BERT else build_with_inputs(name)
     arguments, named = arguments_of(inputs)
     model.eval()
+
+    def forward() -> object:
+        with torch.no_grad():
+            return model(*arguments, **named)
+
     runs: dict[str, Callable[[], object]] = {
+        "forward": forward,
         "export": lambda: export(model, arguments, named, strict=False),
         "map": lambda: residual_map(model, *arguments, **named),
     }
@@ -65,7 +71,7 @@ def _measure(name: str, bench: MapBench) -> pd.DataFrame:
     if blocks:
         runs["convert"] = lambda: convert(model, bench.scheme, *arguments, **named)
     seconds = seconds_in_turns(runs, bench.rounds)
-    table = ratio_table("task", seconds, seconds.div(seconds["export"], axis=0))
+    table = ratio_table("task", seconds, seconds.div(seconds["forward"], axis=0))
     table.insert(0, "network", name)
     table.insert(1, "blocks", blocks)
     return table

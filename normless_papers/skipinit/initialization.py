@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from normless.models import conv, dense
 from normless.nn import ResidualSum, initialize
 from normless.probes import probe
-from normless.residual import BlockStructure, Structure
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close, near, over_draws
@@ -59,14 +58,9 @@ class ConvolutionalNetwork(nn.Module):
         h: Tensor = self.blocks(self.second(self.relu(self.norm(self.first(x)))))
         return h
 
-    def residual_structure(self) -> Structure:
-        """Name the modules in execution order."""
-        block = BlockStructure(branch=["norm", "relu", "conv"])
-        return Structure(
-            stem=["first", "norm", "relu", "second"],
-            blocks=[(f"blocks.{index}", block) for index in range(len(self.blocks))],
-            head=[],
-        )
+    def example_inputs(self) -> Tensor:
+        """Two images of standard normal numbers, always the same."""
+        return torch.randn(2, self.first.in_channels, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 QUANTITIES = {

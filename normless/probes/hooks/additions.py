@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from normless.lifting import ADDITIONS, Call, followed, running_place
+from normless.recording import ADDITIONS, Call, followed, running_place
 from normless.residual import Addition, ResidualBlock, ResidualMap
 
 OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], Tensor | None]

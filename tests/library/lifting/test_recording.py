@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from written_networks import Written
 
 import normless as nl
-from normless.lifting import Call
+from normless.recording import Call
 
 X = torch.randn(3, 4)
 

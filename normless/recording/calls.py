@@ -11,10 +11,9 @@ from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
-from normless.lifting.calls import followed
-from normless.lifting.places import Place, Routine, running_place
+from normless.recording.modules import followed
+from normless.recording.places import Place, Routine, running_place
 
 ADDITIONS = frozenset({"add", "radd", "iadd", "lerp"})
 """Names of calls that add two tensors."""
@@ -64,67 +63,93 @@ class Call:
 
 
 @dataclass
-class _Run:
-    """A run of a module: its path, number and class, the call that runs it, the calls that it makes."""
+class Run:
+    """A run of a module.
+
+    Attributes:
+        path: the module's path.
+        number: the number of this run among those of the module, from 0.
+        order: the number of this run among those of all modules.
+        kind: the module's class.
+        around: the call that runs the module, None for the network itself.
+        calls: the calls that it makes.
+    """
 
     path: str
     number: int
+    order: int
     kind: type
     around: Call | None
     calls: list[Call] = field(default_factory=list)
 
 
 class Recorder:
-    """Record the calls of the latest pass through a network, in order, in `calls`.
+    """Record the calls of the latest pass through a network, and the runs of its modules.
 
     Passes are recorded inside `following`; the caller passes each torch function to `note`.
+
+    Attributes:
+        calls: the calls, in order.
+        stack: the running modules, outermost first.
+        runs: the runs of each module, by its path.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.calls: list[Call] = []
+        self.stack: list[Run] = []
         self._kinds = {path: type(module) for path, module in model.named_modules()}
-        self._runs: dict[str, list[_Run]] = defaultdict(list)
-        self._stack: list[_Run] = []
+        self.runs: dict[str, list[Run]] = defaultdict(list)
+        self._started = 0
 
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow passes through the network, and find the places of their calls afterwards."""
         with followed(self.model, self._enter, self._leave):
             yield
-        for path, runs in self._runs.items():
+        for path, runs in self.runs.items():
             _agree(path, runs)
 
-    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """Record the torch function that the caller's caller calls; return the index of the call in `calls`."""
+    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Record the torch function that the caller's caller calls."""
         name = getattr(function, "__name__", str(function)).strip("_")
-        # Tensors are dropped, since they would live as long as the calls.
-        args, kwargs = tree_map_only(Tensor, lambda _: Tensor, (args, dict(kwargs)))
         is_method = "Tensor" in getattr(function, "__qualname__", "").partition(".")[0]
-        return self._append(name, sys._getframe(2), is_method, function=function, args=args, kwargs=kwargs)
+        given = {"function": function, "args": _bare(args), "kwargs": _bare(kwargs)}
+        return self._append(name, sys._getframe(2), is_method, **given)
 
-    def _append(self, name: str, frame: FrameType, is_method: bool = False, **properties: Any) -> int:
-        run = self._stack[-1]
+    def _append(self, name: str, frame: FrameType, is_method: bool = False, **properties: Any) -> Call:
+        run = self.stack[-1]
         place = running_place(run.kind, frame, is_method)
         call = Call(name, run.path, run.number, run.around, place, **properties)
         run.calls.append(call)
         self.calls.append(call)
-        return len(self.calls) - 1
+        return call
 
     def _enter(self, path: str, *_: Any) -> None:
         """Note that a module's forward begins."""
         if path == "":
             self.calls.clear()
-            self._runs.clear()
-            self._stack.clear()
-        around = self.calls[self._append(path, sys._getframe(1))] if self._stack else None
-        runs = self._runs[path]
-        runs.append(_Run(path, len(runs), self._kinds[path], around))
-        self._stack.append(runs[-1])
+            self.runs.clear()
+            self.stack.clear()
+            self._started = 0
+        around = self._append(path, sys._getframe(1)) if self.stack else None
+        runs = self.runs[path]
+        runs.append(Run(path, len(runs), self._started, self._kinds[path], around))
+        self._started += 1
+        self.stack.append(runs[-1])
 
     def _leave(self, *_: Any) -> None:
         """Note that a module's forward ends."""
-        _settle(self._stack.pop().calls)
+        _settle(self.stack.pop().calls)
+
+
+def _bare(value: Any) -> Any:
+    """Return arguments with tensors replaced by their class, since they would live as long as the calls."""
+    if isinstance(value, Tensor):
+        return Tensor
+    if type(value) in (list, tuple):
+        return type(value)(map(_bare, value))
+    return {key: _bare(part) for key, part in value.items()} if type(value) is dict else value
 
 
 def _settle(calls: list[Call]) -> None:
@@ -147,7 +172,7 @@ def _settle(calls: list[Call]) -> None:
         call.turns.append(call)
 
 
-def _agree(path: str, runs: list[_Run]) -> None:
+def _agree(path: str, runs: list[Run]) -> None:
     """Set an obstacle for calls that two runs of a module make a different number of times."""
     counts = [Counter((call.place, call.name) for call in run.calls) for run in runs if len(runs) > 1]
     for run in runs:

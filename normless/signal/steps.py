@@ -29,6 +29,7 @@ class Step:
         reads: the indices of the earlier steps that it reads. A `sum` reads the skip path and the branches, a `gate`
             the value and the factor, an `attention` the value and, if known, query and key.
         path: the path of its layer, empty if it is not a layer.
+        place: the path of the module that runs it.
         parameters: the names of the learned tensors that it reads.
         shifts: those of `parameters` that a norm or a weight layer adds.
         module: the module that it applies, None if unknown.
@@ -44,6 +45,7 @@ class Step:
     kind: Kind
     reads: tuple[int, ...] = ()
     path: str = ""
+    place: str = field(default="", kw_only=True)
     parameters: tuple[str, ...] = ()
     module: nn.Module | None = None
     size: float = 1.0

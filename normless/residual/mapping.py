@@ -1,4 +1,4 @@
-"""Map a network in both modes, since layers such as auxiliary heads run in only one of them."""
+"""Find the residual map of a network in both modes, since layers such as auxiliary heads run in only one of them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,68 @@ from typing import Any
 
 from torch import nn
 
-from normless._internal.arguments import on_device_of
-from normless._internal.state import in_mode, running
+from normless._internal.arguments import (
+    carried_inputs,
+    forward_arguments,
+    inputs_missing,
+    on_device_of,
+    require_network,
+)
+from normless._internal.copying import require_whole
+from normless._internal.state import in_mode
 from normless.errors import UnresolvedStructureError
-from normless.lifting import followed
 from normless.residual.blocks import ResidualBlock, Unresolved
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.network import ResidualMap
-from normless.residual.trace import traced_map
+from normless.residual.reader import flow_of
+from normless.residual.trace import map_of, traced_map
+
+
+def residual_map(
+    model: nn.Module, *inputs: Any, strict: bool = False, example_inputs: Any = None, **kwargs: Any
+) -> ResidualMap:
+    """Find the residual blocks of a network in the dataflow of a forward pass.
+
+    The pass leaves parameters, buffers, attributes, gradients, modes and random states as they were.
+
+    Args:
+        model: any network. The map includes layers that run only in the other mode (train or eval).
+        inputs: positional arguments of `forward`. A converted network carries their shapes, and a network with a
+            method `example_inputs()`, as those of `normless.models`, provides them. The values do not matter.
+        strict: raise an error if any part is unresolved instead of listing it in the map's `unresolved`.
+        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
+            keyword arguments.
+        kwargs: keyword arguments of `forward`, such as `input_ids`.
+
+    Raises:
+        UnresolvedStructureError: inputs are missing, or the forward pass fails; with `strict`, a part of the network
+            is unresolved.
+    """
+    require_network(model)
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    if not (inputs or kwargs):
+        inputs, kwargs = carried_inputs(model)
+    if not (inputs or kwargs):
+        raise inputs_missing(model, "residual_map")
+    require_whole(model, UnresolvedStructureError)
+    mapped = map_of_both_modes(model, inputs, kwargs)
+    if strict and mapped.unresolved:
+        listed = "; ".join(map(str, mapped.unresolved))
+        raise UnresolvedStructureError(
+            f"Parts of this {type(model).__name__} cannot be understood: {listed}. Without strict=True they are "
+            "listed in the map's `unresolved`, and the rest is mapped."
+        )
+    return mapped
 
 
 def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ResidualMap:
     """Map a network in its own mode, and add the layers and blocks that run only in the other mode.
 
-    The network is exported in its own mode, or in the other mode if that fails. It is exported in the remaining mode
-    too if a layer did not run and a forward pass in that mode runs it.
+    The network runs in its own mode, or in the other mode if that fails. It runs in the remaining mode too if a layer
+    did not run.
 
     Raises:
-        UnresolvedStructureError: the network can be exported in neither mode.
+        UnresolvedStructureError: the forward pass fails in both modes.
     """
     training = model.training
     try:
@@ -42,24 +86,21 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
         return mapped
     other_mode = "evaluation" if training else "training"
     try:
-        called: set[str] = set()
-        args, named = on_device_of(model, inputs, kwargs)
-        with running(model, not training), followed(model, lambda path, *_: called.add(path)):
-            model(*args, **named)
-        if called.isdisjoint(idle):
-            return _with_skipped(mapped, idle)
         with in_mode(model, not training):
-            second = traced_map(model, *inputs, **kwargs)
+            flow = flow_of(model, *on_device_of(model, inputs, kwargs))
+            if flow.called.isdisjoint(idle):
+                return _with_skipped(mapped, idle)
+            second = map_of(model, flow)
     except Exception as error:
         norms = [path for path in idle if isinstance(model.get_submodule(path), NORMS)]
         reason = f"this norm did not run, and in {other_mode} mode the network does not run on these inputs ({error})"
         return replace(mapped, unresolved=(*mapped.unresolved, *(Unresolved(path, reason) for path in norms)))
-    return _with_skipped(_joined(mapped, second, other_mode), idle - called)
+    return _with_skipped(_joined(mapped, second, other_mode), idle - flow.called)
 
 
 def _with_skipped(mapped: ResidualMap, idle: set[str]) -> ResidualMap:
     """Add the layers that other inputs may run to the unresolved parts; ignore layers that never run."""
-    if mapped.flow is None or not mapped.flow.follows_values:
+    if not mapped.flow.follows_values:
         return mapped
     reason = "it does not run on these inputs, and which layers run depends on values in tensors"
     return replace(mapped, unresolved=(*mapped.unresolved, *(Unresolved(path, reason) for path in sorted(idle))))
@@ -67,7 +108,7 @@ def _with_skipped(mapped: ResidualMap, idle: set[str]) -> ResidualMap:
 
 def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:
     """Return the paths of the norms and weight layers that did not run."""
-    ran = {layer.path for layer in mapped.layers()} | (mapped.flow.called if mapped.flow else set())
+    ran = {layer.path for layer in mapped.layers()} | mapped.flow.called
     used = {name for layer in mapped.layers() for name in layer.parameters}
     return {
         path

@@ -1,0 +1,80 @@
+"""Say where and why a forward pass failed, in the words of the person's code."""
+
+from __future__ import annotations
+
+import linecache
+from traceback import walk_tb
+from types import FrameType
+
+from torch import nn
+
+from normless._internal.arguments import unfitting
+from normless.errors import InputsError, UnresolvedStructureError
+
+LONGEST_REASON = 300
+
+
+def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStructureError:
+    """Return the error that explains the failure of a forward pass."""
+    forwards = _forwards(model, error)
+    for name, module, frame, _ in forwards[-1:]:
+        if (unfit := unfitting(name, module, frame.f_locals.get("input"))) is not None:
+            return unfit
+    reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
+    if len(reason) > LONGEST_REASON:
+        reason = f"{reason[:LONGEST_REASON]}…"
+    reason, advice = f"{type(error).__name__}: {reason}", "Check that forward takes these inputs."
+    if hidden := _hidden_submodule(model):
+        reason, advice = f"{hidden}, so that forward code gets the method", "Rename the submodule."
+    elif "does not require grad" in reason or "torch.func" in reason:
+        inner = forwards[-1][0].partition(",")[0] if forwards else "the network"
+        reason = "its forward code takes a derivative"
+        advice = f"Convert the parts of which it takes the derivative, inside {inner}."
+    return UnresolvedStructureError(
+        f"The forward pass of this {type(model).__name__} stopped in {_place(model, error)}: "
+        f"{reason if reason[-1] in '.…!?' else reason + '.'} {advice}"
+    )
+
+
+def _hidden_submodule(model: nn.Module) -> str:
+    """Describe a submodule with the name of a method of its parent's class, which attribute access returns, or ""."""
+    for path, module in model.named_modules():
+        for name in module._modules:
+            if callable(getattr(type(module), name, None)):
+                where = f"{path}.{name}" if path else name
+                return f"the submodule {where} has the name of a method of {type(module).__name__}"
+    return ""
+
+
+def _place(model: nn.Module, error: Exception) -> str:
+    """Describe the innermost module with the error in the stack of its forward, and the last line outside torch."""
+    forwards = _forwards(model, error)
+    name, _, frame, number = forwards[-1] if forwards else ("its forward pass", model, None, 0)
+    for inner, line in walk_tb(error.__traceback__):
+        package = inner.f_globals.get("__name__", "")
+        if not package.startswith(("torch.", "normless.recording")):
+            frame, number = inner, line
+    if frame is None:
+        return name
+    file = frame.f_code.co_filename
+    return f"{name} (line {number} of {file}: `{linecache.getline(file, number).strip()}`)"
+
+
+def _forwards(model: nn.Module, error: BaseException) -> list[tuple[str, nn.Module, FrameType, int]]:
+    """Return the forward passes in the stack of an error, outer before inner: module, its name, frame and line."""
+    whole = f"the forward pass of this {type(model).__name__}"
+    modules = {
+        id(module): (f"{name}, a {type(module).__name__}" if name else whole, module)
+        for name, module in model.named_modules()
+    }
+    cause: BaseException | None = error
+    while cause is not None:
+        found = []
+        for frame, number in walk_tb(cause.__traceback__):
+            owner = id(frame.f_locals.get(*frame.f_code.co_varnames[:1] or ("",)))
+            if owner in modules and frame.f_code.co_name == "forward":
+                found.append((*modules[owner], frame, number))
+        if found:
+            return found
+        cause = cause.__cause__ or cause.__context__
+    return []

@@ -1,0 +1,118 @@
+"""Record one forward pass of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from normless._internal.state import collection_paused, quiet
+from normless.errors import UnresolvedStructureError
+from normless.recording.calls import Recorder
+from normless.recording.failures import explained
+from normless.recording.state import below_autograd, untouched
+from normless.recording.tape import Tape
+from normless.recording.values import ReadNumber
+
+# Functions that read the values of a tensor without an operation.
+_READS = {"tolist", "numpy", "__array__", "__dlpack__"}
+
+
+def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], kind: type[Tape] = Tape) -> Tape:
+    """Run a network in its mode, and return the tape of the pass.
+
+    The pass leaves parameters, buffers, attributes, gradients, inputs and random states as they were.
+
+    Args:
+        model: the network.
+        inputs: the positional arguments of its forward.
+        kwargs: the keyword arguments of its forward.
+        kind: the class of the tape.
+
+    Raises:
+        InputsError: a layer does not take its input.
+        UnresolvedStructureError: the forward pass fails, or a part of the network is TorchScript or has no sizes yet.
+    """
+    parts = model.named_modules()
+    scripted = next((path for path, module in parts if isinstance(module, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        raise UnresolvedStructureError(
+            f"{scripted or 'This network'} is TorchScript, whose forward code cannot be followed and which no edit "
+            "can change. Map the module from which it was scripted."
+        )
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    lazy = next((name for name, tensor in tensors if is_lazy(tensor)), None)
+    if lazy is not None:
+        raise UnresolvedStructureError(
+            f"{lazy} has no sizes yet: a lazy layer gets them in its first pass. Run the network once, then map it."
+        )
+    recorder = Recorder(model)
+    tape = kind(model, recorder)
+    try:
+        with collection_paused(), untouched(model, inputs, kwargs), recorder.following(), quiet(), below_autograd():
+            for tensor in tensors_in([list(inputs), list(kwargs.values())]):
+                tape.add_root(tensor, "input")
+            try:
+                with tape, _Places(tape):
+                    output = model(*inputs, **kwargs)
+                tape.outputs = [tape.node_of(tensor) for tensor in tensors_in(output)]
+            finally:
+                tape.end()
+        if not tape.outputs:
+            raise TypeError("forward returned neither a tensor nor a structure that contains a tensor.")
+    except Exception as error:
+        raise explained(model, error) from error
+    return tape
+
+
+class _Places(TorchFunctionMode):
+    """Note the call in forward code that makes the operations on a tape; keep torch off its fused paths."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        tape, kwargs = self.tape, kwargs or {}
+        if not tape.recorder.stack:
+            return func(*args, **kwargs)
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
+            return tape.replace_data(*args)
+        before, tape.call = tape.call, tape.recorder.note(func, args, kwargs)
+        name = tape.call.name
+        try:
+            if name == "item" and args[0].is_floating_point():
+                return self._read(*args)
+            if name.strip("_") in _READS and tape.node_of(args[0]).active:
+                tape.follows_values = True
+            return func(*args, **kwargs)
+        finally:
+            tape.call = before
+
+    def _read(self, tensor: Tensor) -> Any:
+        """Return the number in a tensor; if it depends on the inputs, it notes when it decides something."""
+        tape = self.tape
+        was, tape.only_reads = tape.only_reads, True
+        try:
+            value = tensor.item()
+        finally:
+            tape.only_reads = was
+        decides = partial(setattr, tape, "follows_values", True)
+        return ReadNumber.of(value, decides) if tape.node_of(tensor).active else value
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Iterate over the tensors in a nested value, including those of data classes."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif is_dataclass(leaf):
+            yield from tensors_in(list(vars(leaf).values()))

@@ -1,0 +1,398 @@
+"""A network, its inputs and the process are as before a map, whether its pass ends, fails or is interrupted."""
+
+from __future__ import annotations
+
+import operator
+import random
+import threading
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import normless as nl
+
+
+def frozen(value: Any, seen: dict[int, int]) -> Any:
+    """What `value` is and holds, with the identities of its mutable parts, in a form that compares by ==."""
+    if id(value) in seen:
+        return seen[id(value)]
+    if isinstance(value, Tensor | nn.Module | list | dict | set | deque) or hasattr(value, "__dict__"):
+        seen[id(value)] = len(seen)
+    match value:
+        case nn.parameter.UninitializedParameter() | nn.parameter.UninitializedBuffer():
+            return id(value), type(value)
+        case Tensor():
+            facts = id(value), type(value), value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
+            values = value.detach().tolist(), value.requires_grad, value.is_leaf
+            return *facts, *values, frozen(value.grad if value.is_leaf else None, seen)
+        case np.ndarray():
+            return id(value), value.tobytes(), value.shape
+        case random.Random():
+            return id(value), value.getstate()
+        case np.random.Generator():
+            return id(value), str(value.bit_generator.state)
+        case torch.Generator():
+            return id(value), value.get_state().tolist()
+        case dict():
+            return id(value), type(value), [(frozen(k, seen), frozen(v, seen)) for k, v in value.items()]
+        case list() | deque():
+            return id(value), type(value), [frozen(element, seen) for element in value]
+        case tuple():
+            return type(value), [frozen(element, seen) for element in value]
+        case set():
+            return id(value), sorted(value)
+        case type():
+            return value
+    slots = [frozen(getattr(value, name, None), seen) for name in getattr(type(value), "__slots__", ())]
+    if isinstance(value, nn.Module) or (hasattr(value, "__dict__") and not callable(value)):
+        return id(value), type(value), frozen(vars(value), seen), slots
+    return (id(value), slots) if slots else value
+
+
+def process() -> Any:
+    """The random states and modes of the process."""
+    generators = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
+    modes = torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
+    return *generators, *modes
+
+
+Forward = Callable[["Net", Tensor], Any]
+
+
+class Net(nn.Module):
+    """One residual block; `before` runs first in forward, with what it writes to, and `error` last."""
+
+    def __init__(self, before: Forward, error: BaseException | None) -> None:
+        super().__init__()
+        self.stem, self.norm, self.lin = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)
+        self.other, self.bn = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("buffer", torch.zeros(4))
+        self.kept: Any = None
+        self.run, self.error = before, error
+
+    buffer: Tensor
+
+    def forward(self, x: Tensor) -> Any:
+        self.run(self, x)
+        y = self.stem(x)
+        y = y + self.lin(self.norm(y))
+        if self.error is not None:
+            raise self.error
+        return y
+
+
+@dataclass
+class Memory:
+    steps: int = 0
+    values: list[Any] = field(default_factory=list)
+
+
+class Slotted:
+    __slots__ = ("tensor", "value")
+
+    def __init__(self) -> None:
+        self.value, self.tensor = 0, torch.zeros(2)
+
+
+class Pair(NamedTuple):
+    values: list[Any]
+    tensor: Tensor
+
+
+class Case(NamedTuple):
+    """What a forward pass writes, and what the network keeps of it beforehand."""
+
+    run: Forward
+    kept: Callable[[Net], Any]
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(kept: Callable[[Net], Any] = lambda net: None) -> Callable[[Forward], Forward]:
+    def add(run: Forward) -> Forward:
+        CASES[run.__name__] = Case(run, kept)
+        return run
+
+    return add
+
+
+@case()
+@torch.no_grad()
+def momentum_encoder(net: Net, x: Tensor) -> None:
+    for slow, fast in zip(net.other.parameters(), net.lin.parameters(), strict=True):
+        slow.data = slow.data * 0.9 + fast.data * 0.1
+        slow.mul_(0.5)
+
+
+@case()
+def codebook(net: Net, x: Tensor) -> None:
+    net.buffer.data.mul_(0.9).add_(x.detach().mean(0))
+    net.buffer[1:3] = 7
+    net.buffer.view(2, 2)[0].fill_(3)
+
+
+@case(lambda net: {"ready": False})
+def data_dependent_init(net: Net, x: Tensor) -> None:
+    if not net.kept["ready"]:
+        net.norm.weight.data = 1 / x.detach().std(0)
+        net.norm.bias.data.copy_(x.detach().mean(0))
+        net.kept["ready"] = True
+
+
+@case()
+def new_storage(net: Net, x: Tensor) -> None:
+    net.buffer.data = torch.ones(9)
+    net.lin.bias.data = torch.ones(4)
+    net.buffer.resize_(20)
+    net.buffer.set_(torch.ones(7).untyped_storage(), 0, (7,), (1,))
+
+
+@case()
+def replaced(net: Net, x: Tensor) -> None:
+    net.buffer = torch.ones(3)
+    net.lin.weight = nn.Parameter(torch.ones(4, 4))
+    net.other = nn.Linear(4, 4)
+    net.kept = 3
+    vars(net)["another"] = [1]
+
+
+@case(lambda net: 1)
+def deleted(net: Net, x: Tensor) -> None:
+    del net.buffer, net.other, net.kept
+    net.lin.register_parameter("bias", None)
+
+
+@case()
+def registered(net: Net, x: Tensor) -> None:
+    net.register_buffer("counts", torch.zeros(1))
+    net.add_module("late", nn.Linear(2, 2))
+    net.lin.register_forward_hook(lambda module, args, output: output * 2)
+    net.register_parameter("scale", nn.Parameter(torch.ones(1)))
+
+
+@case(lambda net: [1, [2, {"a": deque([1], maxlen=3), "b": defaultdict(list)}], {4}, OrderedDict(z=1, y=[2])])
+def containers(net: Net, x: Tensor) -> None:
+    kept = net.kept
+    kept[1][1]["a"].extend([5, 6, 7])
+    kept[1][1]["b"]["new"].append(x)
+    kept[2].add(9)
+    kept[3].move_to_end("z")
+    kept[3]["y"].clear()
+    kept.reverse()
+
+
+@case(lambda net: (Memory(), Slotted(), Pair([1], torch.zeros(2)), SimpleNamespace(a=[1])))
+def objects(net: Net, x: Tensor) -> None:
+    memory, slotted, pair, space = net.kept
+    memory.steps += 1
+    memory.values.append(x.mean())
+    slotted.value = 4
+    slotted.tensor += 1
+    pair.values.append(3)
+    pair.tensor.fill_(4)
+    space.a.append(2)
+    space.b = 5
+
+
+@case(lambda net: [np.zeros(3), {"cache": [torch.zeros(2, 3)]}, bytearray(b"ab")])
+def arrays(net: Net, x: Tensor) -> None:
+    net.kept[0][1] = 4
+    net.kept[1]["cache"][0][0] = 5
+    net.kept[1]["cache"].append(x)
+    net.kept[2][0] = 0
+
+
+@case(lambda net: [nn.BatchNorm1d(4), {"a": nn.Sequential(nn.BatchNorm1d(4))}, Memory(values=[nn.Linear(4, 4)])])
+def modules_in_containers(net: Net, x: Tensor) -> None:
+    net.kept[1]["a"](net.kept[0](x))
+    net.kept[2].values[0].weight.data.zero_()
+    net.kept[0].extra = 3
+
+
+@case(lambda net: [net, [net.lin], threading.Lock(), (n for n in range(3)), open, Memory.__init__])
+def not_copied(net: Net, x: Tensor) -> None:
+    net.kept[1].append(net)
+    net.kept.append(net.kept)
+
+
+@case()
+def backward(net: Net, x: Tensor) -> None:
+    with torch.enable_grad():
+        net.other(x).sum().backward()
+        net.bn(x).sum().backward()
+
+
+@case(lambda net: setattr(net.lin.weight, "grad", torch.ones(4, 4)))
+def accumulated(net: Net, x: Tensor) -> None:
+    with torch.enable_grad():
+        net.lin(x).sum().backward()
+    assert net.lin.weight.grad is not None
+    net.lin.weight.grad.mul_(3)
+    net.lin.bias.grad = None
+
+
+@case(lambda net: setattr(net.lin.weight, "grad", torch.ones(4, 4)))
+def without_gradients(net: Net, x: Tensor) -> None:
+    net.zero_grad()
+
+
+@case()
+def modes(net: Net, x: Tensor) -> None:
+    net.bn.eval()
+    net.lin.training = False
+    net.norm.eps = 0.1
+    net.requires_grad_(False)
+    net.buffer.requires_grad_()
+
+
+@case(lambda net: net.lin.register_forward_hook(lambda module, args, output: output))
+def removed_hook(net: Net, x: Tensor) -> None:
+    net.kept.remove()
+
+
+@case(lambda net: (random.Random(1), np.random.default_rng(1), torch.Generator().manual_seed(1)))
+def generators(net: Net, x: Tensor) -> None:
+    python, numpy, own = net.kept
+    python.random(), numpy.random(), torch.rand(3, generator=own)
+    random.random(), np.random.rand(), torch.rand(2)  # noqa: NPY002
+    nn.functional.dropout(x)
+    torch.manual_seed(4)
+
+
+@case()
+def in_place_input(net: Net, x: Tensor) -> None:
+    x.mul_(2)
+    x[0] = 4
+    x.view(-1)[3:5].zero_()
+    x.data = torch.cat([x, x])
+
+
+@case()
+def statistics(net: Net, x: Tensor) -> None:
+    net.bn(net.bn(x))
+
+
+@case(lambda net: setattr(net, "spectral", torch.nn.utils.spectral_norm(nn.Linear(4, 4))))
+def old_spectral_norm(net: Net, x: Tensor) -> None:
+    net.get_submodule("spectral")(x)
+
+
+@case(lambda net: setattr(net, "spectral", parametrizations.spectral_norm(nn.Linear(4, 4))))
+def new_spectral_norm(net: Net, x: Tensor) -> None:
+    net.get_submodule("spectral")(x)
+
+
+@case()
+def process_modes(net: Net, x: Tensor) -> None:
+    torch.set_grad_enabled(False)
+
+
+@case(lambda net: setattr(net, "view", net.lin.weight.data.view(-1)[:3]))
+def shared_memory(net: Net, x: Tensor) -> None:
+    vars(net)["view"].zero_()
+
+
+@case(lambda net: [x := torch.zeros(3), x, x[1:]])
+def aliases(net: Net, x: Tensor) -> None:
+    net.kept[2][0] = 5
+    net.kept[1] = net.kept[2]
+
+
+@case(lambda net: {(1, 2): frozenset([1]), "tensor": torch.ones(3, requires_grad=True) * 2})
+def non_leaf(net: Net, x: Tensor) -> None:
+    net.kept["tensor"] = net.kept["tensor"] + 1
+
+
+@case(lambda net: torch.zeros(2).expand(3, 2))
+def expanded(net: Net, x: Tensor) -> None:
+    net.kept.data = net.kept.data.contiguous() * 2
+
+
+# These are refused, as the pass has no gradients.
+DERIVATIVES = {"backward", "accumulated"}
+ENDS = {"returned": None, "failed": RuntimeError("forward fails"), "interrupted": KeyboardInterrupt()}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_everything_is_as_before(name: str, end: str, training: bool) -> None:
+    net, x = Net(CASES[name].run, ENDS[end]).train(training), torch.randn(3, 4)
+    net.kept = CASES[name].kept(net)
+    before, others = frozen((net, x), {}), process()
+    if end == "returned" and name not in DERIVATIVES:
+        assert nl.residual_map(net, x).depth == 1
+    else:
+        refused = end == "failed" or name in DERIVATIVES
+        with pytest.raises(nl.UnresolvedStructureError if refused else KeyboardInterrupt):
+            nl.residual_map(net, x)
+    after, grad = process(), torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    assert grad
+    assert frozen((net, x), {}) == before
+    assert after == others
+
+
+def nothing(net: Net, x: Tensor) -> None: ...
+
+
+def test_a_pass_whose_backward_is_pending_keeps_its_graph() -> None:
+    net, x = Net(nothing, None), torch.randn(3, 4, requires_grad=True)
+    loss = net(x).square().sum()
+    nl.residual_map(net, x)
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("build", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_a_norm_of_weights_trains_after_a_map(build: Callable[[nn.Module], nn.Module]) -> None:
+    net = Net(nothing, None)
+    net.lin = build(net.lin)  # type: ignore[assignment]
+    nl.residual_map(net, torch.randn(3, 4))
+    net(torch.randn(3, 4)).sum().backward()
+    assert all(p.grad is not None for p in net.lin.parameters())
+
+
+def test_containers_of_inputs_are_as_before() -> None:
+    class Pops(Net):
+        def forward(self, x: Any) -> Any:
+            x["seen"] = 1
+            y = x.pop("list").pop()
+            return super().forward(y.relu_())
+
+    given = {"list": [torch.randn(3, 4)], "b": 2}
+    net = Pops(nothing, None)
+    before = frozen(given, {})
+    nl.residual_map(net, given)
+    assert frozen(given, {}) == before
+
+
+def test_a_hook_of_the_user_runs_after_the_map_as_before() -> None:
+    net, seen = Net(nothing, None), []
+    net.lin.register_forward_hook(lambda module, args, output: output * 0)
+    net.register_forward_pre_hook(lambda module, args: seen.append(args), prepend=True)
+    x = torch.randn(3, 4)
+    y, hooks = net(x), [list(module._forward_hooks) for module in net.modules()]
+    nl.residual_map(net, x)
+    assert len(seen) == 1
+    assert torch.equal(net(x), y)
+    assert hooks == [list(module._forward_hooks) for module in net.modules()]
+
+
+def test_a_large_attribute_costs_little() -> None:
+    net = Net(nothing, None)
+    net.kept = [list(range(300)) for _ in range(1000)]
+    before = net.kept, net.kept[7]
+    nl.residual_map(net, torch.randn(3, 4))
+    assert all(map(operator.is_, (net.kept, net.kept[7]), before))

@@ -1,0 +1,111 @@
+"""Maps of several threads equal those of one, and the time of a map is linear in depth."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import normless as nl
+
+ROUNDS = 20
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.layers = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+        self.calls: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append(len(self.calls))
+        return x + self.layers(self.norm(x))  # type: ignore[no-any-return]
+
+
+def network(depth: int, layers: int = 1) -> nn.Sequential:
+    return nn.Sequential(*(Block(4, layers) for _ in range(depth)))
+
+
+def in_threads(works: list[Callable[[], Any]]) -> list[Any]:
+    """What each of the works returns, all of them started at once."""
+    start = threading.Barrier(len(works))
+
+    def begin(work: Callable[[], Any]) -> Any:
+        start.wait(60)
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result(120) for future in [pool.submit(begin, work) for work in works]]
+
+
+def repeated(net: nn.Module, x: Tensor) -> Callable[[], list[Any]]:
+    return lambda: [nl.residual_map(net, x).to_dict() for _ in range(ROUNDS)]
+
+
+def test_threads_map_one_network() -> None:
+    net, x = network(2), torch.randn(3, 4)
+    alone = nl.residual_map(net, x).to_dict()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    for maps in in_threads([repeated(net, x)] * 4):
+        assert maps == [alone] * ROUNDS
+    assert alone["depth"] == 2
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert [block.calls for block in net] == [[], []]
+
+
+def test_threads_map_networks_of_their_own() -> None:
+    nets, x = [network(depth, layers) for depth, layers in ((1, 1), (2, 1), (1, 2), (3, 1))], torch.randn(3, 4)
+    alone = [nl.residual_map(net, x).to_dict() for net in nets]
+    assert [stated["depth"] for stated in alone] == [1, 2, 1, 3]
+    for maps, stated in zip(in_threads([repeated(net, x) for net in nets]), alone, strict=True):
+        assert maps == [stated] * ROUNDS
+
+
+def trained(seed: int, steps: int, stop: threading.Event | None = None) -> list[Tensor]:
+    """The parameters after `steps`, and then on until `stop`."""
+    generator = torch.Generator().manual_seed(seed)
+    net = network(1)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    optimizer, losses = torch.optim.SGD(net.parameters(), 1e-3), list[Tensor]()
+    while len(losses) < steps or (stop is not None and not stop.is_set()):
+        loss = net(torch.randn(3, 4, generator=generator)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses[:steps]
+
+
+def test_threads_map_while_another_trains() -> None:
+    alone, stop = trained(0, 30), threading.Event()
+    nets, x = [network(1), network(2)], torch.randn(3, 4)
+    stated = [nl.residual_map(net, x).to_dict() for net in nets]
+    started = threading.Thread(target=lambda: losses.extend(trained(0, 30, stop)))
+    losses: list[Tensor] = []
+    started.start()
+    maps = in_threads([repeated(net, x) for net in nets])
+    stop.set()
+    started.join(60)
+    assert maps == [[one] * ROUNDS for one in stated]
+    assert len(losses) == 30
+    assert all(map(torch.equal, losses, alone))
+
+
+def test_time_is_linear_in_depth() -> None:
+    def seconds(depth: int) -> float:
+        net, x = network(depth), torch.randn(3, 4)
+        begin = time.thread_time()
+        mapped = nl.residual_map(net, x)
+        assert mapped.depth == depth
+        return time.thread_time() - begin
+
+    seconds(2)
+    assert seconds(300) < 5 * min(seconds(100) for _ in range(2))
