@@ -47,8 +47,8 @@ class MapBench:
 def measure_map(bench: MapBench) -> pd.DataFrame:
     """Time a forward pass, `torch.export.export`, `residual_map`, and `convert`, which includes mapping and checks.
 
-    A row per network and task, see `ratio_table`; ratios are to the forward pass without gradients. A network without residual blocks is not
-    converted. MissingExtraError if timm or transformers is needed and not installed.
+    A row per network and task, see `ratio_table`; ratios are to the forward pass without gradients. A network without
+    residual blocks is not converted. MissingExtraError if timm or transformers is needed and not installed.
     """
     return pd.concat([_measure(name, bench) for name in bench.networks], ignore_index=True)
 

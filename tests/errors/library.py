@@ -59,20 +59,19 @@ def clipped(parameters: Any, **arguments: Any) -> object:
 
 LINEAR = nn.Linear(2, 2)
 MAPS = [
-    Wrong("map, branch on a sum", lambda: nl.residual_map(within(lambda m, x: x if float(x.sum()) > 0 else -x), ROWS),
-          UnresolvedStructureError, "torch.export", "1.1", "a Written", "line ", "torch.where"),
-    Wrong("map, branch on any", lambda: nl.residual_map(within(lambda m, x: x if (x.argmax(1) == 0).any() else -x),
-          ROWS),
-          UnresolvedStructureError, "torch.export", "1.1", "a Written", "line ", "torch.where"),
+    Wrong("map, branch on a size", lambda: nl.residual_map(within(lambda m, x: x.view(int(x.sum()) - 99)), ROWS),
+          UnresolvedStructureError, "1.1", "a Written", "line ", "Check that forward takes"),
+    Wrong("map, a derivative", lambda: nl.residual_map(within(lambda m, x: torch.autograd.grad(x.sum(), x)[0]), ROWS),
+          UnresolvedStructureError, "1.1", "a Written", "line ", "derivative"),
     *(Wrong(f"map, {name}", later(nl.residual_map, hiding(name, name != "double"), ROWS),
-            UnresolvedStructureError, "torch.export", f"{'1.' * (name != 'double')}{name} has the name of a method")
+            UnresolvedStructureError, f"{'1.' * (name != 'double')}{name} has the name of a method")
       for name in ("double", "half", "type")),
     Wrong("map, small image", lambda: nl.residual_map(nn.Sequential(nn.Conv2d(3, 4, 9)), torch.zeros(1, 3, 8, 8)),
-          UnresolvedStructureError, "torch.export", "stopped in 0, a Conv2d", "Check that forward takes"),
+          UnresolvedStructureError, "stopped in 0, a Conv2d", "Check that forward takes"),
     Wrong("map, no inputs", lambda: nl.residual_map(within(torch.add)), UnresolvedStructureError,
           "pass example inputs"),
     Wrong("map, a text returned", lambda: nl.residual_map(Written(lambda m, x: "nothing"), ROWS),
-          UnresolvedStructureError, "torch.export", "forward returned neither a tensor"),
+          UnresolvedStructureError, "forward returned neither a tensor"),
     Wrong("groups, no inputs", lambda: nl.param_groups(within(torch.add), lr=0.1, weight_decay=0.1),
           UnresolvedStructureError, "pass example inputs"),
     Wrong("scheme, norms=some", lambda: nl.scheme("none(norms=some)"), ValueError, "trunk or all"),

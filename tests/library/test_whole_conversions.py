@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from gallery import ROWS
 from gallery.dense import SRResNet
-from gallery.odd import Autocast, Auxiliary, Checkpointed, DropsLayers, NoGrad, Positions
+from gallery.odd import Autocast, Auxiliary, Checkpointed, DropsLayers, NoGrad
 from streams_of_networks import WIDTH, Block, Network
 from torch import Tensor, nn
 
 import normless as nl
-from normless.residual.trace import traced_map
 
 IMAGES = torch.randn(4, 3, 8, 8)
 close = torch.testing.assert_close
@@ -109,21 +108,6 @@ def test_norms_that_run_in_training_only_are_removed_too() -> None:
     assert isinstance(net.unused, nn.LayerNorm)
     alone = torch.cat([net.train()(image[None])[1] for image in IMAGES])
     close(net(IMAGES)[1], alone)
-
-
-@pytest.mark.parametrize(("kind", "exports"), [(Positions, 1), (Auxiliary, 2)])
-def test_a_second_export_is_made_only_for_what_runs_in_one_mode(
-    kind: type[Network], exports: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    modes = []
-
-    def traced(model: nn.Module, *inputs: Any, **kwargs: Any) -> nl.ResidualMap:
-        modes.append(model.training)
-        return traced_map(model, *inputs, **kwargs)
-
-    monkeypatch.setattr("normless.residual.modes.traced_map", traced)
-    nl.residual_map(kind().eval(), IMAGES)
-    assert modes == [False, True][:exports]
 
 
 def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> None:

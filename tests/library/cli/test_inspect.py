@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -20,6 +21,7 @@ from normless.cli import main
 from normless.cli.inspection import GroupSize, inspect_network
 from normless.edits import Edit, Surgery
 from normless.models import resnet_cifar, wide_resnet
+from normless.recording import Tape, recorded
 from normless.schemes import SCHEMES, Scheme
 
 Capture = pytest.CaptureFixture[str]
@@ -181,13 +183,12 @@ def test_every_scheme_has_the_plan_or_the_reason_that_plan_gives() -> None:
 
 def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = []
-    export = torch.export.export
 
-    def counted(*args: object, **kwargs: object) -> object:
-        traced.append(args)
-        return export(*args, **kwargs)  # type: ignore[arg-type]
+    def counted(*given: Any) -> Tape:
+        traced.append(given)
+        return recorded(*given)
 
-    monkeypatch.setattr("normless.residual.exporting.export", counted)
+    monkeypatch.setattr("normless.residual.reader.recorded", counted)
     model, (x,) = ROWS["TabularResNet"].network().eval(), ROWS["TabularResNet"].example()[0]
     before = state_of(model)
     found = inspect_network(model, x)

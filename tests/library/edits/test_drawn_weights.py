@@ -25,7 +25,6 @@ from normless.edits import (
 )
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
-from normless.residual import BlockStructure, Structure
 
 VARIANCE: dict[str, Callable[[int, int], float]] = {
     "he": lambda fan_in, fan_out: 2 / fan_out,
@@ -129,9 +128,8 @@ class Backwards(nn.Module):
         h, block = self.drop(self.norm(self.stem(x))), self.block
         return self.classifier(block.sum(h, block.second(block.relu(block.first(h)))))  # type: ignore[operator]
 
-    def residual_structure(self) -> Structure:
-        block = BlockStructure(branch=["first", "relu", "second"])
-        return Structure(stem=["stem", "norm", "drop"], blocks=[("block", block)], head=["classifier"])
+    def example_inputs(self) -> Tensor:
+        return torch.ones(4, 8)
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], float]] = {
