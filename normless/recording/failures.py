@@ -24,9 +24,7 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
     if len(reason) > LONGEST_REASON:
         reason = f"{reason[:LONGEST_REASON]}…"
     reason, advice = f"{type(error).__name__}: {reason}", "Check that forward takes these inputs."
-    if hidden := _hidden_submodule(model):
-        reason, advice = f"{hidden}, so that forward code gets the method", "Rename the submodule."
-    elif "does not require grad" in reason or "torch.func" in reason:
+    if "does not require grad" in reason or "torch.func" in reason:
         inner = forwards[-1][0].partition(",")[0] if forwards else "the network"
         reason = "its forward code takes a derivative"
         advice = f"Convert the parts of which it takes the derivative, inside {inner}."
@@ -36,13 +34,13 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
     )
 
 
-def _hidden_submodule(model: nn.Module) -> str:
+def hidden_submodule(model: nn.Module) -> str:
     """Describe a submodule with the name of a method of its parent's class, which attribute access returns, or ""."""
     for path, module in model.named_modules():
         for name in module._modules:
             if callable(getattr(type(module), name, None)):
                 where = f"{path}.{name}" if path else name
-                return f"the submodule {where} has the name of a method of {type(module).__name__}"
+                return f"The submodule {where} has the name of a method of {type(module).__name__}"
     return ""
 
 
@@ -52,7 +50,7 @@ def _place(model: nn.Module, error: Exception) -> str:
     name, _, frame, number = forwards[-1] if forwards else ("its forward pass", model, None, 0)
     for inner, line in walk_tb(error.__traceback__):
         package = inner.f_globals.get("__name__", "")
-        if not package.startswith(("torch.", "normless.recording")):
+        if not package.startswith(("torch.", str(__package__))):
             frame, number = inner, line
     if frame is None:
         return name

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from normless._internal.state import collection_paused, quiet
 from normless.errors import UnresolvedStructureError
 from normless.recording.calls import Recorder
-from normless.recording.failures import explained
+from normless.recording.failures import explained, hidden_submodule
 from normless.recording.state import below_autograd, untouched
 from normless.recording.tape import Tape
 from normless.recording.values import ReadNumber
@@ -48,6 +48,8 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             f"{scripted or 'This network'} is TorchScript, whose forward code cannot be followed and which no edit "
             "can change. Map the module from which it was scripted."
         )
+    if hidden := hidden_submodule(model):
+        raise UnresolvedStructureError(f"{hidden}, so that code gets the method. Rename the submodule.")
     tensors = chain(model.named_parameters(), model.named_buffers())
     lazy = next((name for name, tensor in tensors if is_lazy(tensor)), None)
     if lazy is not None:

@@ -171,7 +171,8 @@ def _package(value: Any) -> str:
 
 
 def _visit_function(function: FunctionType) -> tuple[Iterable[Any], None]:
-    return () if _package(function) == "torch" else function.__closure__ or (), None
+    # Hooks of this package observe the pass.
+    return () if _package(function) in ("torch", "normless") else function.__closure__ or (), None
 
 
 def _visit_cell(cell: CellType) -> tuple[Iterable[Any], Restore | None]:

@@ -17,7 +17,6 @@ from normless import edits
 from normless.edits import Edit, Surgery
 from normless.errors import MissingValuesError
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.models.dense import Dense
 from normless.nn import ResidualSum
 from normless.signal import activation_gain
 
@@ -128,13 +127,6 @@ class Pooling(nn.Module):
         return self.sum(self.at("skip", h), self.relu(branch) if self.place == "activation" else branch)
 
 
-class Idle(Dense):
-    """Its classifier does not run."""
-
-    def forward(self, x: Tensor) -> Any:
-        return self.blocks(self.stem(x))
-
-
 LAYER = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
 STACKS = {name: nn.TransformerEncoder(LAYER, 1, enable_nested_tensor=False) for name in ("encoder", "decoder")}
 UNEVEN = Written(lambda m, x: m.decoder(m.encoder(x)), **STACKS)
@@ -159,7 +151,6 @@ EDITED: list[tuple[Any, ...]] = [
         for wrong in WRONG
     ),
     (without_gamma(), None, (edits.ZeroLastGamma(),), "blocks.1.norm2", "has no γ"),
-    (Idle(2, 8, in_features=8), ROWS, (edits.LSUV(),), "at classifier", "does not run"),
     *((DENSE, torch.full((64, 8), value), (edits.LSUV(0.1 + at),), "at stem", "variance")
       for at, value in enumerate((0.0, float("inf"), NAN))),
     (convolutions(nn.Conv2d(3, 3, 1, groups=3)), IMAGES, BARE[1:], "at conv1.0", "each output reads one value"),

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from written_networks import Written, linear_layers
 
 from normless import residual_map
-from normless.lifting import ADDITIONS
 from normless.models import wide_resnet
+from normless.recording import ADDITIONS
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 WIDTH = 8
