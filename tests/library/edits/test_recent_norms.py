@@ -323,7 +323,7 @@ def test_moments_through_dyt_are_predicted(scheme: str) -> None:
     [
         ("layer norm", "dyt(alpha=search)"),
         ("a leaky batch norm", "derf(alpha=search)"),
-        pytest.param("layer scale and dropout", "dyt(alpha=search)", marks=pytest.mark.slow),
+        pytest.param("RMS norm", "dyt(alpha=search)", marks=pytest.mark.slow),
     ],
 )
 def test_the_alpha_of_the_lowest_loss_is_taken(name: str, scheme: str, tmp_path: Path) -> None:

@@ -163,12 +163,13 @@ def test_the_first_token_has_its_own_constant_until_the_end(length: int) -> None
     tokens = torch.arange(3 * length).reshape(3, length) % 20
     train(net, removal, lambda net: net(tokens).square().mean(), steps=range(4))
     norm = net.get_submodule(removal.frozen[0])
-    assert norm.constant[0] > 2 * norm.constant[1] or length == 1
-    with pytest.raises(nl.UnsupportedEditError, match="first token of a sequence by a constant of its own"):
-        nl.fold(net, TOKENS)
+    if length > 1:
+        assert norm.constant[0] > 2 * norm.constant[1]
+        with pytest.raises(nl.UnsupportedEditError, match="first token of a sequence by a constant of its own"):
+            nl.fold(net, TOKENS)
     train(net, removal, lambda net: net(tokens).square().mean())
     assert removal.done
-    assert sum(freezing.what == "first token" for freezing in removal.history) >= 5
+    assert length == 1 or sum(freezing.what == "first token" for freezing in removal.history) >= 5
     assert torch.equal(norm.constant[0], norm.constant[1])
     made, _ = nl.fold(removal.finish().eval(), TOKENS)
     assert relative(made(tokens), net.eval()(tokens)) < 1e-5
