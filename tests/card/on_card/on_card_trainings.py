@@ -134,7 +134,7 @@ def test_a_run_that_diverges(tmp_path: Path, kind: str) -> None:
 def test_probes_and_a_watch_along_the_way(tmp_path: Path, kind: str) -> None:
     ride = RideAlong(("signal", "activations", "gradients", "logits"), every(2))
     run(KINDS[kind], tmp_path / "plain")
-    run(KINDS[kind], tmp_path / "observed", ride_along=ride, watch=True)
+    run(KINDS[kind], tmp_path / "observed", ride_along=ride, watch=True, logger=None)
     assert {path.name for path in (tmp_path / "observed" / "probes").iterdir()} == set(ride.probes)
     assert_equal(tmp_path / "plain", tmp_path / "observed")
 
