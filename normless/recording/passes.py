@@ -26,7 +26,7 @@ from normless.recording.values import ReadNumber
 _READS = {"tolist", "numpy", "__array__", "__dlpack__"}
 
 
-def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], kind: type[Tape] = Tape) -> Tape:
+def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
     """Run a network in its mode, and return the tape of the pass.
 
     The pass leaves parameters, buffers, attributes, gradients, inputs and random states as they were.
@@ -35,7 +35,6 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         model: the network.
         inputs: the positional arguments of its forward.
         kwargs: the keyword arguments of its forward.
-        kind: the class of the tape.
 
     Raises:
         InputsError: a layer does not take its input.
@@ -57,7 +56,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             f"{lazy} has no sizes yet: a lazy layer gets them in its first pass. Run the network once, then map it."
         )
     recorder = Recorder(model)
-    tape = kind(model, recorder)
+    tape = Tape(model, recorder)
     try:
         with collection_paused(), untouched(model, inputs, kwargs), recorder.following(), quiet(), below_autograd():
             for tensor in tensors_in([list(inputs), list(kwargs.values())]):

@@ -79,7 +79,7 @@ class Tape(TorchDispatchMode):
     """Record the operations of one pass, in order.
 
     A tensor is known by its identity while it lives, and by its storage: after a write, whoever reads another tensor
-    in the same memory reads the write. A subclass may look at values or replace results in `around`.
+    in the same memory reads the write.
 
     Attributes:
         nodes: the operations and the tensors that they read.
@@ -111,10 +111,6 @@ class Tape(TorchDispatchMode):
         self._older: dict[int, Tensor] = {}
         self._saved: dict[int, tuple[Any, Any]] = {}
 
-    def around(self, node: Node, operate: Callable[[], Any]) -> Any:
-        """Run an operation and return its result."""
-        return operate()
-
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name, writes, sizes_vary = _traits(func)
@@ -122,7 +118,7 @@ class Tape(TorchDispatchMode):
         written = [value for at, key in writes if isinstance(value := _argument(args, kwargs, at, key), Tensor)]
         for tensor in filter(torch.is_tensor, args[3:5]) if name in _UPDATES else written:
             self._save(tensor)
-        result = self.around(node, lambda: func(*args, **kwargs))
+        result = func(*args, **kwargs)
         if isinstance(result, Tensor):
             node.describe(result)
             if not self._is_parameter(id(result)):

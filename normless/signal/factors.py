@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
+import torch
 from torch import nn
 
 from normless.signal.propagation import Propagation, mean_square
@@ -38,6 +39,7 @@ class Gain:
     rows: tuple[int, int] | None = None
 
 
+@torch.no_grad()
 def gains(model: nn.Module, steps: Steps) -> list[Gain]:
     """Compute factors of weights with which a network keeps the second moments of its activations without norms.
 

@@ -237,7 +237,7 @@ INPUTS = [
     Wrong("three labels", lambda: not_taken((X, LABELS[:3])), InputsError,
           "cross_entropy does not take arguments [4, 2], [3]", "ValueError"),
     Wrong("no labels", lambda: not_taken((X, None)), ValueError, "targets are needed"),
-    *(Wrong(f"{name} of {given!r}"[:60], later(take, given), TypeError,
+    *(Wrong(f"{name} of a {type(given).__name__}", later(take, given), TypeError,
             "Expected a network, a torch.nn.Module, got")
       for name, take in TAKERS.items() for given in (nn.Linear, None, torch.relu)),
 ]  # fmt: skip
