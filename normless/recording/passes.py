@@ -64,6 +64,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             try:
                 with tape, _Places(tape):
                     output = model(*inputs, **kwargs)
+                tape.returns_tensor = isinstance(output, Tensor)
                 tape.outputs = [tape.node_of(tensor) for tensor in tensors_in(output)]
             finally:
                 tape.end()

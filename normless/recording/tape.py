@@ -84,6 +84,7 @@ class Tape(TorchDispatchMode):
     Attributes:
         nodes: the operations and the tensors that they read.
         outputs: the nodes of the tensors that the network returns.
+        returns_tensor: whether it returns a single tensor.
         follows_values: whether values that depend on the inputs decide what runs.
         call: the call in forward code that runs now.
         only_reads: whether forward code reads a number now that does not decide anything yet.
@@ -96,6 +97,7 @@ class Tape(TorchDispatchMode):
         self.recorder = recorder
         self.nodes: list[Node] = []
         self.outputs: list[Node] = []
+        self.returns_tensor = False
         self.follows_values = False
         self.call: Call | None = None
         self.only_reads = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -9,13 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from normless._internal.state import running
+from normless._internal.state import in_mode, running
 from normless.errors import LiftError
 from normless.nn.function import Function
-from normless.recording import followed
+from normless.recording import Call, Node, Tape, recorded
 from normless.residual.classify import kind_of
 from normless.residual.operations import ACTIVATION, LAYOUT, NORM, RANDOM, SHAPE_ONLY
 
@@ -90,7 +89,7 @@ def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_
             except Exception as error:
                 failure = error
     if not read:
-        raise LiftError(f"a {type(norm).__name__} does not run on one tensor alone ({failure})")
+        raise LiftError(f"a {type(norm).__name__} does not run on one tensor alone ({failure and failure.__cause__})")
     before, after = (_joined(norm, modes) for modes in zip(*read.values(), strict=True))
     names: set[str] = set()
     return Inside(*(tuple(_part(step, names) for step in steps) for steps in (before, after)))
@@ -115,24 +114,35 @@ def scales_second_axis(norm: nn.Module, gamma: str, shape: tuple[int, ...] | Non
     return False
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Step:
-    """A function or child that a norm ran on `sources`, tensors that depend on its input."""
+    """A function or child that a norm ran on `sources`, which depend on its input or are random.
 
-    name: str
-    function: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    sources: list[Tensor]
-    result: Any
-    child: nn.Module | None = None
-    reads_constants: bool = False
+    Attributes:
+        call: the call in the norm's own code.
+        child: the child that it runs, None for a function.
+        sources: the tensors that it reads.
+        results: the tensors that it makes for others.
+        reads_constants: whether it reads a tensor that does not depend on the input.
+        in_evaluation: whether it runs in evaluation.
+    """
+
+    call: Call
+    child: nn.Module | None
+    sources: tuple[Node, ...]
+    results: frozenset[Node]
+    reads_constants: bool
     in_evaluation: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the function or child."""
+        return self.call.name
 
     @property
     def key(self) -> tuple[Any, ...]:
         """A key that is equal for equal functions with equal arguments."""
-        return (self.name, self.child, self.function, repr(self.args[1:]), repr(self.kwargs))
+        return (self.name, self.child, self.call.function, repr(self.call.args[1:]), repr(self.call.kwargs))
 
     @property
     def kind(self) -> str:
@@ -141,69 +151,46 @@ class _Step:
             return {"norm": "norm", "weight": "other"}.get(kind_of(self.child) or "", "child")
         if self.name in NORM:
             return "norm"
-        is_first = len(self.sources) == 1 and self.args and self.args[0] is self.sources[0]
-        if len(self.sources) != 1 or self.name == "__setitem__":
-            return "layout" if self.name in ("type_as", "view_as", "reshape_as") and self.args else "other"
+        if len(self.sources) != 1:
+            return "layout" if self.name in ("type_as", "view_as", "reshape_as") and self.call.args else "other"
         if self.name in _CASTS and not self.reads_constants:
             return "layout"
         if self.reads_constants:
             return "affine" if self.name in _ARITHMETIC | {"addcmul"} else "other"
         is_function = self.name in ACTIVATION or self.name in _DROPOUT or self.name in _ARITHMETIC
-        return "function" if is_function and is_first else "other"
+        return "function" if is_function and self.call.args[:1] == (Tensor,) else "other"
 
 
-class _Tape(TorchFunctionMode):
-    """Record the functions that a norm's own forward code applies to tensors that depend on its input."""
-
-    def __init__(self, norm: nn.Module, x: Tensor) -> None:
-        super().__init__()
-        self.steps: list[_Step] = []
-        self.names = dict(norm.named_children())
-        # Tensors that depend on the input, kept alive so that their ids stay unique.
-        self.live: dict[int, Tensor] = {id(x): x}
-        self.running: list[str] = []
-        self.given: list[Tensor] = []
-
-    def enter(self, path: str, _: nn.Module, args: Any) -> None:
-        """Note that a module's forward begins."""
-        if path in self.names:
-            self.given = self._live_in(args)
-
-    def leave(self, path: str, module: nn.Module, output: Any) -> None:
-        """Note that a module's forward ends."""
-        if path in self.names and isinstance(output, Tensor):
-            self._note(_Step(path, None, (), {}, self.given, output, module))
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        name = getattr(func, "__name__", str(func))
-        sources = self._live_in((args, kwargs))
-        if len(self.running) > 1 or name == "__get__":
-            self._add(result if sources else ())
-            return result
-        if name == "__setitem__":
-            result = args[0]
-        is_random = name.strip("_") in RANDOM
-        if (sources and name not in SHAPE_ONLY) or is_random:
-            constants = any(id(tensor) not in self.live for tensor in _tensors((args, kwargs)))
-            plain = name if name == "__setitem__" else name.strip("_")
-            self._note(_Step(plain, func, args, kwargs, sources, result, None, constants))
-        return None if name == "__setitem__" else result
-
-    def _live_in(self, values: Any) -> list[Tensor]:
-        return [tensor for tensor in _tensors(values) if id(tensor) in self.live]
-
-    def _note(self, step: _Step) -> None:
-        self.steps.append(step)
-        self._add(step.result)
-
-    def _add(self, values: Any) -> None:
-        self.live.update((id(tensor), tensor) for tensor in _tensors(values))
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+def _steps(norm: nn.Module, tape: Tape) -> list[_Step]:
+    """Return the steps of a pass through a norm."""
+    parts: dict[Call, list[Node]] = defaultdict(list)
+    # What depends on the input, or is random.
+    live: set[Node] = set()
+    readers: dict[Node, set[Call]] = defaultdict(set)
+    for node in tape.nodes:
+        is_random = node.name.rstrip("_") in RANDOM
+        if node.active or is_random or (node.name not in SHAPE_ONLY and not live.isdisjoint(node.inputs())):
+            live.add(node)
+        call = node.call
+        while call is not None and call.module:
+            call = call.around
+        if call is not None:
+            parts[call].append(node)
+            for source in node.inputs():
+                readers[source].add(call)
+    children = dict(norm.named_children())
+    steps = []
+    for call, nodes in parts.items():
+        own = set(nodes)
+        read = dict.fromkeys(source for node in nodes for source in node.inputs() if source not in own)
+        sources = tuple(source for source in read if source in live)
+        results = frozenset(
+            node for node in nodes if node in live and (node in tape.outputs or readers[node] - {call})
+        )
+        if sources or results:
+            child = None if call.function is not None else children.get(call.name)
+            steps.append(_Step(call, child, sources, results, len(sources) < len(read)))
+    return steps
 
 
 def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
@@ -222,12 +209,11 @@ def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
 
 def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list[_Step]]:
     """Return the steps before and after the normalization in one mode."""
-    tape = _Tape(norm, x)
-    with running(norm, training), followed(norm, tape.enter, tape.leave) as tape.running, tape:
-        y = norm(x)
-    if not isinstance(y, Tensor) or y.shape != x.shape:
+    with in_mode(norm, training):
+        tape = recorded(norm, (x,), {})
+    if not tape.returns_tensor or tape.outputs[0].shape != x.shape:
         raise LiftError(f"a {type(norm).__name__} returns something other than a tensor of its input's shape")
-    path, formula = _path(tape.steps, x, y)
+    path, formula = _path(_steps(norm, tape), tape.outputs[0])
     if formula:
         _check_formula(norm, formula)
     kinds = [step.kind for step in path]
@@ -250,17 +236,16 @@ def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list
     return _kept(before), _kept(after)
 
 
-def _path(steps: list[_Step], x: Tensor, y: Tensor) -> tuple[list[_Step], list[_Step]]:
-    """Split the steps into the chain of one-input steps up to y and the steps before it, none if it starts at x."""
+def _path(steps: list[_Step], end: Node) -> tuple[list[_Step], list[_Step]]:
+    """Split steps into the chain of one-input steps up to `end` and those before it, none if it starts at the input."""
     path: list[_Step] = []
-    at, tensor = len(steps), y
-    while tensor is not x:
-        made = (place for place in range(at - 1, -1, -1) if steps[place].result is tensor)
-        at = next(made, -1)
+    at = len(steps)
+    while end.kind != "input":
+        at = next((place for place in range(at - 1, -1, -1) if end in steps[place].results), -1)
         if at < 0 or steps[at].kind == "other":
             return path, steps[: at + 1]
         path.insert(0, steps[at])
-        tensor = steps[at].sources[0]
+        end = steps[at].sources[0]
     return path, []
 
 
@@ -270,13 +255,13 @@ def _kept(steps: list[_Step]) -> list[_Step]:
 
 def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
     """Check that the steps of a normalization only compute statistics or normalize parts of the input."""
-    reached = {id(steps[-1].result)} if steps else set()
+    reached = set(steps[-1].results) if steps else set()
     needed: list[_Step] = []
     # Updates of running statistics do not reach an output.
     for step in reversed(steps):
-        if id(step.result) in reached or step is steps[-1]:
+        if not reached.isdisjoint(step.results) or step is steps[-1]:
             needed.append(step)
-            reached |= {id(tensor) for tensor in step.sources}
+            reached |= {*step.sources}
     has_operator = any(step.kind == "norm" for step in needed)
     for step in needed:
         bends = step.name in ACTIVATION - _CLAMPS or step.name in RANDOM or step.name in _DROPOUT
@@ -305,7 +290,7 @@ def _is_idle(step: _Step) -> bool:
 
 def _dropout(step: _Step) -> tuple[float, bool]:
     """Return the rate of a dropout function and whether it was active."""
-    given = {**dict(zip(("input", "p", "training"), step.args, strict=False)), **step.kwargs}
+    given = {**dict(zip(("input", "p", "training"), step.call.args, strict=False)), **step.call.kwargs}
     return float(given.get("p", 0.5)), bool(given.get("training", True))
 
 
@@ -320,4 +305,4 @@ def _part(step: _Step, names: set[str]) -> Part:
     names.add(name)
     if step.name in _DROPOUT and not step.in_evaluation:
         return Part(name, _DROPOUT[step.name](_dropout(step)[0]))
-    return Part(name, Function(step.function, step.args[1:], step.kwargs))
+    return Part(name, Function(step.call.function, step.call.args[1:], step.call.kwargs))
