@@ -178,7 +178,7 @@ def _steps(norm: nn.Module, tape: Tape) -> list[_Step]:
             parts[call].append(node)
             for source in node.inputs():
                 readers[source].add(call)
-    children = dict(norm.named_children())
+    modules = dict(norm.named_modules())
     steps = []
     for call, nodes in parts.items():
         own = set(nodes)
@@ -188,7 +188,7 @@ def _steps(norm: nn.Module, tape: Tape) -> list[_Step]:
             node for node in nodes if node in live and (node in tape.outputs or readers[node] - {call})
         )
         if sources or results:
-            child = None if call.function is not None else children.get(call.name)
+            child = None if call.function is not None else modules.get(call.name)
             steps.append(_Step(call, child, sources, results, len(sources) < len(read)))
     return steps
 
