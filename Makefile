@@ -68,9 +68,8 @@ faults: $(INSTALLED)
 	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
 	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
-# `make power POWER="--minutes 30"` takes a part. Which lines each test runs is recorded once.
+# `make power POWER="--minutes 30"` takes a part. Which of the lines to change each test runs is recorded first.
 power: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet coverage
 	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py record
 	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py run $(POWER)
 	$(BIN)/python tests/power/power.py table

@@ -113,7 +113,7 @@ def convert(
             may be partly converted.
         only: modules, or qualified names of modules or blocks of the map; only the parts at or under them are
             converted, and L counts the blocks there. The text `fixup(only=('backbone',))` is equivalent.
-        check_inputs: like `example_inputs`, for the forward and backward passes that check the result; a few examples
+        check_inputs: like `example_inputs`, for the passes that map the network and check the result; a few examples
             suffice if the example inputs are a large batch for calibration. The example inputs if None.
 
     Raises:
@@ -146,7 +146,7 @@ def convert_on(
     """Convert a network as `convert` does, with the arguments of one or several batches; the first is the example."""
     inputs, kwargs = batches[0]
     with collection_paused():
-        chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
+        chosen, mapped = _prepared(model, scheme, residual_map, *(checked or batches[0]), allow_partial, only)
         network: nn.Module = model if in_place else copied(model)
         calibration = Calibration(batches if inputs or kwargs else ())
         surgery = Surgery(network, mapped, inputs, kwargs, only=chosen.only, calibration=calibration)

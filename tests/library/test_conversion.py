@@ -69,7 +69,7 @@ def test_plan_leaves_weights_mode_and_random_state_and_says_what_the_edits_recor
     # lsuv alone draws weights to plan with: what it changes depends on them.
     assert scheme == "lsuv" or torch.equal(torch.get_rng_state(), state)
     torch.set_rng_state(state)
-    surgery = Surgery(deepcopy(model), nl.residual_map(model), (images,))
+    surgery = Surgery(deepcopy(model), nl.residual_map(model, images), (images,))
     for edit in nl.scheme(scheme).edits:
         surgery.run(edit)
     assert list(planned) == surgery.changes

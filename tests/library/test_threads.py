@@ -46,11 +46,10 @@ class Network(Residual):
 
 
 class Undecided(Network):
-    """Decides by the values of activations, which no export traces."""
+    """Returns no tensor."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return y if y.sum() > 0 else -y
+    def forward(self, x: Tensor) -> Any:
+        return str(super().forward(x))
 
 
 def images(seed: int = 0) -> Tensor:

@@ -54,7 +54,7 @@ MEASURED: list[tuple[str, str, list[Any], int, int]] = [
     (f"step --depth 10 --width 1 --rounds 3 {SMALL}", "network", NAMES, 0, 5),
     (f"inference --depth 8 --rounds 1 {SMALL}", "network", [*NAMES, RIVAL, *FUSED], 0, 10),
     ("conversion --networks normless:resnet_cifar(depth=8) --rounds 2", "scheme", CONVERTED, 0, 3),
-    ("map --networks timm:test_resnet --rounds 1", "task", ["export", "map", "convert"], 0, 3),
+    ("map --networks timm:test_resnet --rounds 1", "task", ["forward", "export", "map", "convert"], 0, 4),
     ("map --networks timm:test_resnet torchvision:alexnet --rounds 3", "blocks", [4, 4, 4, 0, 0], 0, 3),
     ("probes --depth 8 --batch-size 32 --image-size 16 --rounds 2", "probes", PROBES, 0, 5),
     (f"watch --depth 8 --rounds 2 {SMALL}", "network", WATCHED, 0, 2),

@@ -251,10 +251,10 @@ def test_no_scheme_is_named_that_is_refused() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
+            self.add_module("half", nn.ReLU())  # the name of a method
 
         def forward(self, x: Tensor) -> Tensor:
-            pooled = self.norm(self.conv(x)).relu().mean((2, 3))
-            return self.head(pooled if float(pooled.sum()) > -1e9 else -pooled)
+            return self.head(self._modules["half"](self.norm(self.conv(x))).mean((2, 3)))
 
     torch.manual_seed(0)
     for network, names in ((Unmapped(), False), (wide_resnet(10, 1), True)):

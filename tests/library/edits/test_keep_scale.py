@@ -99,9 +99,9 @@ def test_what_no_norm_reads_further_on_stays() -> None:
     kept = {"stem.linear1.weight", "classifier.weight", "classifier.bias"}
     kept |= {f"blocks.{block}.branch.linear2.weight" for block in (0, 1)}
     assert {name for name, factor in found.items() if factor == 1} == kept
-    # Post-norm: only the stream's start has a norm's scale, and its embeddings are no layers of the structure.
+    # Post-norm: only the stream's start has a norm's scale. Its embedding makes the logits too: half of the way.
     words = transformer(vocabulary=11, layers=1, width=8, heads=2, feed_forward=8, dropout=0.0)
-    assert not altered(words, nl.convert(words, "none"))
+    assert altered(words, nl.convert(words, "none")) == {"embedding.weight", "classifier.weight"}
     # A weight that a layer computes by itself.
     computed = nn.Sequential(weight_norm(nn.Linear(6, 6)), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
     assert not altered(computed, nl.convert(computed, "none", torch.randn(8, 6)))

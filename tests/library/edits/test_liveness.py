@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from edit_helpers import close
-from errors.edits import Change, block, branches, of_factor, written
+from errors.edits import Change, block, branches, written
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
@@ -121,7 +121,6 @@ def test_tiny_learned_factors_start_at_one(make: Callable[[], Tensor], scheme: s
 def test_trained_and_large_factors_stay() -> None:
     for make in (lambda: torch.linspace(1e-6, 1e-3, 8), lambda: torch.full((8,), 0.1)):
         assert torch.equal(nl.convert(factored(make), "fixup", X)[1].factor, make())  # type: ignore[no-untyped-call]
-    assert nl.convert(of_factor(0.2), "fixup", X) is not None
 
 
 def test_a_zero_layer_at_the_end_takes_a_multiplier_of_one_and_inputs_of_zero_tell_nothing() -> None:
