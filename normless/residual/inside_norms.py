@@ -237,7 +237,7 @@ def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list
 
 
 def _path(steps: list[_Step], end: Node) -> tuple[list[_Step], list[_Step]]:
-    """Split steps into the one-input steps in series up to `end` and those before, none if they start at the input."""
+    """Split steps into those with one input that lead to `end` and those before, none if they start at the input."""
     path: list[_Step] = []
     at = len(steps)
     while end.kind != "input":

@@ -251,7 +251,7 @@ def test_no_scheme_is_named_that_is_refused() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
-            self.add_module("half", nn.ReLU())  # the name of a method
+            self._modules["half"] = nn.ReLU()  # the name of a method
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self._modules["half"](self.norm(self.conv(x))).mean((2, 3)))
