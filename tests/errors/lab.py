@@ -221,6 +221,8 @@ ERRORS = [
     Wrong("no block", lambda: skip_variance_against_block(SIGNAL.drop(columns="block")), ValueError, "lacks block"),
     Wrong("no signal", lambda: skip_variance_against_block(SIGNAL.head(0)), ValueError, "at least one row"),
     Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.diagnose_trained", "dict"),  # type: ignore[arg-type]
-    Wrong("checked channels", lambda: checked(2, 5, 8, 8), nl.UnsupportedEditError, "example inputs"),
-    Wrong("checked axes", lambda: checked(2, 3), nl.UnsupportedEditError, "example inputs"),
+    Wrong(
+        "checked channels", lambda: checked(2, 5, 8, 8), nl.InputsError, "stem, a Conv2d", "takes 3 channels", "has 5"
+    ),
+    Wrong("checked axes", lambda: checked(2, 3), nl.UnresolvedStructureError, "stem, a Conv2d", "[2, 3]"),
 ]

@@ -20,7 +20,7 @@ from normless.errors import DataFormatError
 from normless.models import build_model, wide_resnet
 from normless.probes import observe
 from normless_papers.artefact import Artefact, Evidence, artefact_of
-from normless_papers.claims import check, close, in_every, over_draws
+from normless_papers.claims import check, close, in_every, over_draws, within
 from normless_papers.claims.agreement import deviation
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.gamma.pretrained import WeightsError, networks_in, pretrained
@@ -194,6 +194,7 @@ CLAIMS = [
         lambda: Evidence(EVIDENCE, (check("so", True),), {}, on=("depth",)),
         *(ValueError, "no column depth", "x"),
     ),
+    Wrong("range from high to low", lambda: within("It lies there", 1.5, 2.0, 1.0), ValueError, "from 2.0 to 1.0"),
     Wrong("no artefact", lambda: artefact_of("gauss/lemma-2"), UnknownArtefactError, "gauss/lemma-2"),
 ]
 PROBES = [
