@@ -103,8 +103,8 @@ def convert(
     Args:
         model: the network in its normalized form; it is not changed.
         scheme: a `Scheme` or its text, such as `"fixup"` or `"skipinit(alpha=1)"`; see `normless.scheme`.
-        inputs: positional example inputs, of which the residual map is read, and
-            by schemes that calibrate on a batch (`lsuv`).
+        inputs: positional example inputs, from which the residual map is read and on which some schemes calibrate
+            (`lsuv`).
         residual_map: the network's map if known; it is traced from the example inputs otherwise.
         kwargs, example_inputs: as in `normless.residual_map`.
         allow_partial: convert the network even if parts of its map are `unresolved`, or a norm still runs that is not

@@ -33,16 +33,12 @@ class Lifted:
     Attributes:
         model: the network.
         map: its residual map.
-        inputs: positional example inputs.
-        kwargs: keyword example inputs.
         sums: the paths of `ResidualSum`s by the call that they replace.
         moved: the paths of modules by the call of the function that they replace, or by a module's path and run.
     """
 
     model: nn.Module
     map: ResidualMap
-    inputs: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
     sums: dict[Call, str] = field(default_factory=dict)
     moved: dict[Call | tuple[str, int], str] = field(default_factory=dict)
     _rewriters: dict[nn.Module, Rewriter] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class Surgery:
         self._edit_text = repr(self.edit)
         self.runs = Counter(layer.path for layer in self.map.layers())
         self.map = self.map.with_shared_once()
-        self.lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
+        self.lifted = Lifted(self.model, self.map)
         first: dict[nn.Module, str] = {}
         self._aliases: dict[str, list[str]] = defaultdict(list)
         for path, module in self.model.named_modules(remove_duplicate=False):

@@ -13,6 +13,9 @@ from normless.errors import InputsError, UnresolvedStructureError
 
 LONGEST_REASON = 300
 
+Forward = tuple[str, nn.Module, FrameType, int]
+"""A module's forward pass in the stack of an error: the module's name, the module, frame and line."""
+
 
 def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStructureError:
     """Return the error that explains the failure of a forward pass."""
@@ -29,7 +32,7 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
         reason = "its forward code takes a derivative"
         advice = f"Convert the parts of which it takes the derivative, inside {inner}."
     return UnresolvedStructureError(
-        f"The forward pass of this {type(model).__name__} stopped in {_place(model, error)}: "
+        f"The forward pass of this {type(model).__name__} stopped in {_place(model, error, forwards)}: "
         f"{reason if reason[-1] in '.…!?' else reason + '.'} {advice}"
     )
 
@@ -44,9 +47,8 @@ def hidden_submodule(model: nn.Module) -> str:
     return ""
 
 
-def _place(model: nn.Module, error: Exception) -> str:
+def _place(model: nn.Module, error: Exception, forwards: list[Forward]) -> str:
     """Describe the innermost module with the error in the stack of its forward, and the last line outside torch."""
-    forwards = _forwards(model, error)
     name, _, frame, number = forwards[-1] if forwards else ("its forward pass", model, None, 0)
     for inner, line in walk_tb(error.__traceback__):
         package = inner.f_globals.get("__name__", "")
@@ -58,7 +60,7 @@ def _place(model: nn.Module, error: Exception) -> str:
     return f"{name} (line {number} of {file}: `{linecache.getline(file, number).strip()}`)"
 
 
-def _forwards(model: nn.Module, error: BaseException) -> list[tuple[str, nn.Module, FrameType, int]]:
+def _forwards(model: nn.Module, error: BaseException) -> list[Forward]:
     """Return the forward passes in the stack of an error, outer before inner: module, its name, frame and line."""
     whole = f"the forward pass of this {type(model).__name__}"
     modules = {

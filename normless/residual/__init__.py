@@ -13,6 +13,5 @@ if TYPE_CHECKING:
     from normless.residual.mapping import residual_map as residual_map
     from normless.residual.network import ResidualMap as ResidualMap
     from normless.residual.table import format_blocks as format_blocks
-    from normless.residual.trace import traced_map as traced_map
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -22,7 +22,7 @@ from normless.residual.blocks import ResidualBlock, Unresolved
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.network import ResidualMap
 from normless.residual.reader import flow_of
-from normless.residual.trace import map_of, traced_map
+from normless.residual.trace import map_of
 
 
 def residual_map(
@@ -72,13 +72,14 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
         UnresolvedStructureError: the forward pass fails in both modes.
     """
     training = model.training
+    inputs, kwargs = on_device_of(model, inputs, kwargs)
     try:
-        mapped = traced_map(model, *inputs, **kwargs)
+        mapped = map_of(model, flow_of(model, inputs, kwargs))
     except UnresolvedStructureError as error:
         training = not training
         try:
             with in_mode(model, training):
-                mapped = traced_map(model, *inputs, **kwargs)
+                mapped = map_of(model, flow_of(model, inputs, kwargs))
         except UnresolvedStructureError:
             raise error from error.__cause__
     idle = _idle(model, mapped)
@@ -87,7 +88,7 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
     other_mode = "evaluation" if training else "training"
     try:
         with in_mode(model, not training):
-            flow = flow_of(model, *on_device_of(model, inputs, kwargs))
+            flow = flow_of(model, inputs, kwargs)
             if flow.called.isdisjoint(idle):
                 return _with_skipped(mapped, idle)
             second = map_of(model, flow)

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 from torch import nn
 
-from normless._internal.arguments import on_device_of
 from normless.nn import ResidualSum
 from normless.recording import ADDITIONS
 from normless.residual.blocks import Addition, Head, Layer, ResidualBlock
@@ -20,17 +18,7 @@ from normless.residual.main_path import main_path, passed_on
 from normless.residual.network import ResidualMap
 from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import OuterLayers, find_unresolved
-from normless.residual.reader import flow_of
 from normless.residual.sums import Sum, SumFinder
-
-
-def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
-    """Read the residual map of a network from its dataflow.
-
-    Raises:
-        UnresolvedStructureError: the forward pass fails.
-    """
-    return map_of(model, flow_of(model, *on_device_of(model, inputs, kwargs)))
 
 
 def map_of(model: nn.Module, flow: Dataflow) -> ResidualMap:
