@@ -45,7 +45,8 @@ LONGEST = 80  # letters of a text in the table
 def changes(tree: Tree, options: argparse.Namespace) -> dict[str, Mutant | Revert | None]:
     """Return the mutants and reverts by name, in random order, so that the first of them are a sample of all.
 
-    Mutants that were drawn at another commit are None where their lines have changed since.
+    Mutants that were drawn at another commit are None where their lines have changed since. Fresh ones, of another
+    seed and of the commit itself, come last.
     """
     reverts = [Revert(*line.split(maxsplit=1)) for line in (HERE / "reverts.txt").read_text().splitlines()]
     drawn_at = Tree(options.data / "tree-drawn", ROOT, options.drawn_at)
@@ -56,7 +57,10 @@ def changes(tree: Tree, options: argparse.Namespace) -> dict[str, Mutant | Rever
     mutants |= {revert.name: revert for revert in reverts if options.reverts}
     names = list(mutants)
     random.Random(options.seed).shuffle(names)
-    return {name: mutants[name] for name in names}
+    fresh: dict[str, Mutant | Revert | None] = {
+        f"fresh:{mutant.name}": mutant for mutant in draw(tree.folder, options.fresh, options.seed + 1)
+    }
+    return {name: mutants[name] for name in names} | fresh
 
 
 def record(options: argparse.Namespace) -> None:
@@ -154,6 +158,7 @@ def run(options: argparse.Namespace) -> None:
     every = changes(Tree(options.data / "tree-0", ROOT, options.commit), options)
     done = {row["id"] for row in json_rows(results)}
     left = [(name, change, mark) for mark, (name, change) in enumerate(every.items()) if name not in done]
+    left.sort(key=lambda change: not change[0].startswith("fresh:") and options.fresh_first)
     children = []
     for number in range(options.workers):
         if (child := os.fork()) == 0:
@@ -180,7 +185,8 @@ def table(options: argparse.Namespace) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
-            kind = "reverts" if row["operator"] == "revert" else "mutants"
+            is_fresh = str(row["id"]).startswith("fresh:")
+            kind = "reverts" if row["operator"] == "revert" else "fresh" if is_fresh else "mutants"
             counts[str(row.get("file", "")).partition("/")[0], kind][row["outcome"]] += 1
             texts = [" ".join(str(row[column]).split())[:LONGEST] for column in COLUMNS[:-1]]
             writer.writerow([*texts, " ".join(row["killed_by"][:3])])
@@ -218,6 +224,8 @@ def main() -> None:
     parser.add_argument("--table", type=Path, default=HERE / "kills.csv", help="where the table is written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=240)
+    parser.add_argument("--fresh", type=int, default=60, help="mutants of the commit itself, of another seed")
+    parser.add_argument("--fresh-first", action="store_true", help="run the fresh mutants before the others")
     parser.add_argument("--reverts", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--tests", type=int, default=40, help="tests of a mutant")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no change after them")
