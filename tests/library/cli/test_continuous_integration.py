@@ -6,7 +6,6 @@ import json
 import shlex
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,8 +19,7 @@ import normless as nl
 from normless.cli import main
 from normless.cli.baseline import Baseline
 from normless.cli.parser import parse
-from normless.cli.sarif import sarif_log
-from normless.diagnosis import Check, Cure
+from normless.diagnosis import Cure
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETS = """import torch
@@ -113,34 +111,6 @@ def test_a_finding_is_known_by_its_kind_and_a_place_whatever_its_numbers(tmp_pat
     assert Baseline.read(file, "net").entries == again.entries
     listed = json.loads(file.read_text("utf-8"))["findings"]
     assert [entry["network"] for entry in listed] == ["a", "net", "net"]
-
-
-def test_a_log_places_findings_where_they_can_be_shown(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [found_by("frozen", "head"), found_by("frozen", "tail"), found_by("not_finite", line=12)]
-    diagnosis = nl.Diagnosis((Check("all", "some", (*found, found_by("decayed", "γ", advice=True))),), ())
-
-    def places(model: str) -> list[dict[str, Any]]:
-        log = sarif_log(model, "skipinit", diagnosis, None)
-        SARIF.validate(log)
-        (run,) = log["runs"]
-        rules = run["tool"]["driver"]["rules"]
-        results = run["results"]
-        assert len(rules) == 3
-        assert [rules[result["ruleIndex"]]["id"] for result in results] == [result["ruleId"] for result in results]
-        assert sorted(result["level"] for result in results) == ["error", "error", "error", "note"]
-        assert len({result["partialFingerprints"]["normlessFinding/v1"] for result in results}) == 4
-        assert not any("baselineState" in result for result in results)
-        return [place for result in results for place in result["locations"]]
-
-    lines = [place["physicalLocation"]["region"]["startLine"] for place in places("my models/nets.py:whole")]
-    defined = 1 + NETS.splitlines().index("def whole():")
-    assert lines == [defined, defined, 12, defined]
-    names = [place["logicalLocations"][0]["fullyQualifiedName"] for place in places("torchvision:resnet18")]
-    assert names == ["head", "tail", "γ"]
-    assert all("physicalLocation" not in place for place in places("torchvision:resnet18"))
-    monkeypatch.chdir("/")
-    (outside, *_) = places(f"{nets}/my models/nets.py:Net")
-    assert outside["physicalLocation"]["artifactLocation"]["uri"].endswith("my%20models/nets.py")
 
 
 def test_the_workflow_of_the_example_runs_commands_that_exist() -> None:

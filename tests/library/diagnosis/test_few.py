@@ -7,7 +7,6 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from diagnosed import kinds
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -28,10 +27,6 @@ def test_moments_are_those_of_torch(examples: int, shape: list[int], offset: flo
     assert found.second == pytest.approx(float(wide.square().mean()))
     assert found.deviation == pytest.approx(between**0.5)
     assert found.spread == pytest.approx(between / whole)
-
-
-def test_equal_examples_have_no_spread() -> None:
-    assert moments(torch.randn(1, 7).expand(5, 7), 5).spread == 0.0
 
 
 class Counted(nn.Module):
@@ -67,9 +62,3 @@ def test_an_eighth_of_the_batch_is_fitted_in_place_of_it() -> None:
     # The map, the recorded pass and single passes in evaluation read the batch; steps read the part.
     assert network.passes.count(64) < 8
     assert 8 in network.passes
-
-
-def test_a_batch_that_cannot_be_fitted_is_reported_without_an_optimizer() -> None:
-    inputs, labels = torch.randn(16, 6).repeat_interleave(4, 0), torch.arange(4).repeat(16)
-    network = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 4))
-    assert "not_fitted" in kinds(nl.diagnose(network, (inputs, labels)))

@@ -116,15 +116,3 @@ def test_what_copies_a_network_refuses_a_sharded_one_with_the_way_out(name: str)
     for refuses in (*calls, lambda: nl.residual_map(nn.Sequential(model), x)):
         with pytest.raises(ValueError, match="sharded"):
             refuses()
-
-
-def test_an_optimizer_made_after_the_watch_of_weights_that_were_replaced_is_not_stale() -> None:
-    for number in range(3):
-        model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3), nn.Linear(3, 3))
-        watch = nl.watch(model, 2)
-        for at in ((0,), (0, 2), (0, 2, 3))[number]:
-            model[at].weight = nn.Parameter(model[at].weight.detach().clone())
-            model[at].bias = nn.Parameter(model[at].bias.detach().clone())
-        x, y = torch.randn(8, 20), torch.arange(8) % 3
-        assert train(model, SGD(model.parameters(), 0.01), watch, x, y) == []
-        assert watch.step == 6
