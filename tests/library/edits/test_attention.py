@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
@@ -18,7 +17,6 @@ from normless.nn.attention import AttentionModule
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 CAUSAL = torch.ones(5, 5, dtype=torch.bool).triu(1)
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Block(nn.Module):
@@ -101,15 +99,6 @@ def test_against_attention_by_hand(kind: type[nn.Module], scheme: str, norm: boo
     assert len({*net.state_dict()} - {*model.state_dict()}) == (2 if norm else 0)
     if cap == 2:
         close(torch.export.export(net, (X,)).module()(X), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_layer_norm_without_shift() -> None:
-    net = nl.convert(ByFunction(), "qk_norm(norm=layer)", X)
-    norms = {name: one for name, one in net.named_modules() if name.endswith(("q_norm", "k_norm"))}
-    assert [type(one) for one in norms.values()] == [nn.LayerNorm] * 2
-    groups = nl.param_groups(net, lr=0.1, weight_decay=0.1)
-    decayed = {id(one) for group in groups if group["weight_decay"] for one in group["params"]}
-    assert not decayed & {id(one) for norm in norms.values() for one in norm.parameters()}
 
 
 PADDING = torch.zeros(3, 4, dtype=torch.bool)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import normless as nl
 from normless.edits import (
     LSUV,
-    BranchMultiplier,
     ChannelBiases,
     Edit,
     Reinitialize,
@@ -189,11 +188,3 @@ def test_convolutions_are_standardized_with_the_gains_of_the_activations_that_th
     cifar = edited(resnet_cifar(8), RemoveNorms(), StandardizeWeights())
     assert [block.conv1.scale for block in cifar.blocks] == [1, 1, 1]
     assert [block.conv2.scale for block in cifar.blocks] == pytest.approx([RELU] * 3, rel=1e-12)
-
-
-def test_a_multiplier_keeps_its_effect_before_and_behind_standardized_weights() -> None:
-    model, x = wide_resnet(10, 1), images()
-    before = edited(model, RemoveNorms(), BranchMultiplier(0.5), StandardizeWeights())
-    behind = edited(model, RemoveNorms(), StandardizeWeights(), BranchMultiplier(0.5))
-    assert torch.equal(before(x), behind(x))
-    assert not torch.equal(before(x), edited(model, RemoveNorms(), StandardizeWeights())(x))

@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 import normless as nl
 from normless.edits import Change
-from normless.models import dense, resnet_cifar, transformer, wide_resnet
+from normless.models import dense, transformer, wide_resnet
 
 
 def chain(gamma: float = 1.0, beta: float = 0.0) -> nn.Sequential:
@@ -81,17 +81,6 @@ def test_the_stream_of_a_pre_activation_network(scheme: str, growth: float) -> N
     assert sum(first) / 3 == pytest.approx(1, rel=0.1)
 
 
-def test_the_stream_of_a_v1_network() -> None:
-    """Behind the stem's ReLU 1/2, which branches of zero keep and option A halves at both of its places."""
-    torch.manual_seed(0)
-    for scheme, column, expected, rounding in (
-        ("skipinit", "sum_second_moment", [0.5] * 3 + [0.25] * 3 + [0.125] * 3, 0.25),
-        ("skipinit(alpha=1)", "branch_second_moment", [1], 0.35),
-    ):
-        table = nl.probe(nl.convert(resnet_cifar(20), scheme), torch.randn(32, 3, 32, 32), ["signal"]).signal
-        assert table[column].to_numpy()[: len(expected)] == pytest.approx(expected, rel=rounding)
-
-
 def test_what_no_norm_reads_further_on_stays() -> None:
     """In `dense` the classifier reads the stream itself, so that stem and branch ends have a scale of their own."""
     model = dense(2, 20, in_features=6, branch_layers=2)
@@ -133,36 +122,14 @@ def test_statistics_tell_of_a_norm_that_learns_nothing() -> None:
     assert not altered(model, nl.convert(model, "none", x))
 
 
-def test_plan_says_what_convert_does_and_reads_the_values() -> None:
-    model = wide_resnet(10, 1)
-    net = nl.convert(model, "skipinit")
-    said = [change for change in nl.plan(model, "skipinit") if "KeepScale" in change.edit]
-    assert len(said) == 9
-    for change in said:
-        ratio = (net.get_parameter(f"{change.path}.weight") / model.get_parameter(f"{change.path}.weight")).mean()
-        assert change.what.startswith(f"weight × {float(ratio.detach()):.4g}: second moment 1 ")
-    assert str(said[0]).startswith("KeepScale(weights='fresh'): stem: weight × ")
-    with torch.device("meta"):
-        without_values = wide_resnet(10, 1)
-    assert next(nl.convert(without_values, "skipinit").parameters()).is_meta
-    assert nl.plan(without_values, "skipinit")[0].what == "left: its weights have no values on the device meta"
-
-
 SIZES: dict[str, Any] = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 GPT2: dict[str, Any] = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "use_cache": False}
-VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "depth": 2}
 NETWORKS: dict[str, tuple[Callable[..., Any], int]] = {
     "resnet18": (torchvision.models.resnet18, 64),
-    "mobilenet_v2": (torchvision.models.mobilenet_v2, 64),
-    "regnetx_002": (lambda **classes: timm.create_model("regnetx_002", **classes), 64),
-    "resnetv2": (lambda **classes: timm.create_model("resnetv2_50", layers=(1, 1, 1, 1), **classes), 64),
     "convnext": (lambda **classes: timm.create_model("test_convnext", **classes), 64),
-    "coatnet": (lambda **classes: timm.create_model("test_coatnet", img_size=64, **classes), 64),
-    "vit": (lambda **classes: timm.create_model("vit_tiny_patch16_224", **VIT, **classes), 32),
     "bert": (lambda **_: BertForSequenceClassification(BertConfig(**SIZES, intermediate_size=128)), 0),
     "gpt2": (lambda **_: GPT2LMHeadModel(GPT2Config(**GPT2)), 0),
 }
-QUICK = ("resnet18", "convnext", "vit", "gpt2")
 
 
 def built(name: str) -> tuple[Any, Tensor]:
@@ -181,9 +148,7 @@ def spread(net: nn.Module, x: Tensor) -> float:
     return float((found if isinstance(found, Tensor) else found.logits).std())
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
-)
+@pytest.mark.parametrize("name", ["resnet18", "convnext", "gpt2"])
 def test_logits_have_the_scale_of_the_normalized_networks(name: str) -> None:
     model, x = built(name)
     mapped = nl.residual_map(model, x[:2])
@@ -198,18 +163,6 @@ def test_logits_have_the_scale_of_the_normalized_networks(name: str) -> None:
 
 def plan_of(model: nn.Module, x: Tensor) -> dict[str, Change]:
     return {change.path: change for change in nl.plan(model, "none", x[:2]) if "KeepScale" in change.edit}
-
-
-def test_a_class_token_and_its_position_have_a_factor_of_their_own() -> None:
-    """A layer norm looks at each position by itself, and timm draws the token with a deviation of a millionth."""
-    model, x = built("vit")
-    net, stream = nl.convert(model, "none", x[:2]), list[Tensor]()
-    net.get_submodule("blocks.0").register_forward_hook(lambda _, inputs, output: stream.append(inputs[0]))
-    spread(net, x)
-    by_position = stream[0].square().mean((0, 2))
-    assert float(by_position[0]) == pytest.approx(1, rel=1e-4)
-    assert float(by_position[1:].mean()) == pytest.approx(1, rel=0.2)
-    assert set(plan_of(model, x)) == {"patch_embed.proj", "pos_embed", "cls_token"}
 
 
 def test_embeddings_that_a_norm_adds_up_have_one_factor_and_a_tied_one_goes_half_of_the_way() -> None:

@@ -64,16 +64,6 @@ def test_shifted_convolution(settings, has_bias: bool) -> None:
     assert_same_gradients(fused, plain, [x, shift, weight, *([bias] if has_bias else [])])
 
 
-def test_shifted_convolution_has_second_derivatives() -> None:
-    inputs = leaves((2, 2, 3, 3), (1,), (2, 2, 3, 3), (2,))
-
-    def run(*parts: Tensor) -> Tensor:
-        return shifted_convolution(*parts, (1, 1), (1, 1), (1, 1))
-
-    assert torch.autograd.gradcheck(run, inputs)
-    assert torch.autograd.gradgradcheck(run, inputs)
-
-
 def filled(scheme: str) -> nn.Module:
     torch.manual_seed(0)
     network = convert(resnet_cifar(14), scheme).double()

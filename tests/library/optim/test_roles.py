@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from timm.layers import BatchNormAct2d, EvoNorm2dS0, FilterResponseNormTlu2d, LayerNorm2d
+from timm.layers import BatchNormAct2d, FilterResponseNormTlu2d
 from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
-from torchvision.ops import FrozenBatchNorm2d
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 from written_networks import Written
 
@@ -57,19 +56,13 @@ def table(text: str, prefix: str = "") -> dict[str, str]:
 PLAIN = table("weights: stem.weight conv.weight head.weight; biases: stem.bias conv.bias head.bias")
 NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "fused batch norm": (lambda: BatchNormAct2d(8), "gamma_last: weight; biases: bias"),
-    "layer norm of images": (lambda: LayerNorm2d(8), "gamma_last: weight; biases: bias"),
     "filter response": (lambda: FilterResponseNormTlu2d(8), "gamma_last: weight; biases: bias tau"),
-    "EvoNorm": (lambda: EvoNorm2dS0(8, groups=2), "gamma_last: weight; biases: bias v"),
     "global response": (lambda: GlobalResponseNorm(8, channels_last=False), "gamma_last: weight; biases: bias"),
     "T5": (lambda: of_tokens(T5LayerNorm(8)), "gamma_last: inner.weight"),
     "by hand": (root_mean_square, "gamma_last: factor; biases: shift"),
-    "frozen": (lambda: FrozenBatchNorm2d(8), ""),
     "without γ": (lambda: nn.BatchNorm2d(8, affine=False), ""),
-    "group": (lambda: nn.GroupNorm(2, 8), "gamma_last: weight; biases: bias"),
     "instance": (lambda: nn.InstanceNorm2d(8, affine=True), "gamma_last: weight; biases: bias"),
-    "sync": (lambda: nn.SyncBatchNorm(8).eval(), "gamma_last: weight; biases: bias"),
     "slopes": (lambda: nn.PReLU(8), "rest: weight"),
-    "one slope": (nn.PReLU, "rest: weight"),
 }
 
 

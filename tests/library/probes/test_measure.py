@@ -138,15 +138,3 @@ def test_every_probe_measures_the_same_alone_and_along_a_training(name: str) -> 
     measured = [column for column in alone if column not in predicted]
     assert len(measured) > 2
     pd.testing.assert_frame_equal(along[measured], alone[measured])
-
-
-def test_a_given_watcher() -> None:
-    class Calls(Watcher):
-        def on_layer(self, layer: object, module: nn.Module, x: Tensor, y: Tensor) -> None:
-            self.count = getattr(self, "count", 0) + 1
-
-        def table(self) -> pd.DataFrame:
-            return pd.DataFrame({"calls": [self.count]})
-
-    model = network()
-    assert nl.probe(model, batch(), [Calls()])["Calls"]["calls"][0] == len(list(nl.residual_map(model).layers()))

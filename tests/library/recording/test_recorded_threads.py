@@ -59,46 +59,6 @@ def test_threads_map_one_network() -> None:
     assert [block.calls for block in net] == [[], []]
 
 
-def test_threads_map_networks_of_their_own() -> None:
-    nets, x = [network(depth, layers) for depth, layers in ((1, 1), (2, 1), (1, 2), (3, 1))], torch.randn(3, 4)
-    alone = [nl.residual_map(net, x).to_dict() for net in nets]
-    assert [stated["depth"] for stated in alone] == [1, 2, 1, 3]
-    for maps, stated in zip(in_threads([repeated(net, x) for net in nets]), alone, strict=True):
-        assert maps == [stated] * ROUNDS
-
-
-def trained(seed: int, steps: int, stop: threading.Event | None = None) -> list[Tensor]:
-    """The parameters after `steps`, and then on until `stop`."""
-    generator = torch.Generator().manual_seed(seed)
-    net = network(1)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator))
-    optimizer, losses = torch.optim.SGD(net.parameters(), 1e-3), list[Tensor]()
-    while len(losses) < steps or (stop is not None and not stop.is_set()):
-        loss = net(torch.randn(3, 4, generator=generator)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return losses[:steps]
-
-
-def test_threads_map_while_another_trains() -> None:
-    alone, stop = trained(0, 30), threading.Event()
-    nets, x = [network(1), network(2)], torch.randn(3, 4)
-    stated = [nl.residual_map(net, x).to_dict() for net in nets]
-    started = threading.Thread(target=lambda: losses.extend(trained(0, 30, stop)))
-    losses: list[Tensor] = []
-    started.start()
-    maps = in_threads([repeated(net, x) for net in nets])
-    stop.set()
-    started.join(60)
-    assert maps == [[one] * ROUNDS for one in stated]
-    assert len(losses) == 30
-    assert all(map(torch.equal, losses, alone))
-
-
 def test_time_is_linear_in_depth() -> None:
     """Count the calls of Python functions."""
 

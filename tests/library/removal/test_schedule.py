@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -52,28 +51,3 @@ def test_what_happens_at_which_step(case: str) -> None:
         assert schedule.history[-1].before == pytest.approx(1.3 if case == "batches that vary" else 1.0)
     if case == "in turn":
         assert [freezing.cost for freezing in schedule.history] == [0, 0]
-
-
-def test_before_and_after_are_means_of_the_steps_around_a_freezing() -> None:
-    schedule = Schedule(interval=4, start=2, tolerance=9.0, attempts=2, queue=["a"])
-    run(schedule, lambda step: float(step), 6)
-    (freezing,) = schedule.history
-    assert (freezing.before, freezing.after) == pytest.approx(((1 + 2) / 2, (3 + 4 + 5 + 6) / 4))
-
-
-def test_the_state_is_plain_data_and_continues() -> None:
-    def make() -> Schedule:
-        return Schedule(interval=3, start=4, tolerance=0.1, attempts=2, queue=["a", "b", "c"])
-
-    def loss(step: int) -> float:
-        return 3.0 if step in (9, 10) else 1.0 + 0.01 * (step * 7 % 5)
-
-    whole = make()
-    run(whole, loss, 40)
-    for stop in range(1, 25):
-        first, second = make(), make()
-        run(first, loss, stop)
-        second.restore(json.loads(json.dumps(first.state())))
-        run(second, lambda step, stop=stop: loss(step + stop), 40 - stop)  # type: ignore[misc]
-        assert second.history == whole.history
-        assert second.state() == whole.state()

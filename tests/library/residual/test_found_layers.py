@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from written_networks import Written, linear_layers
 
 from normless import residual_map
-from normless.models import wide_resnet
-from normless.recording import ADDITIONS
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 WIDTH = 8
@@ -35,18 +33,6 @@ def test_norm_behind_the_sum_of_a_norm_free_branch_is_last() -> None:
     assert ResidualMap((post, both)).norms == {"n": "last", "m": "last", "o": "other"}
 
 
-def test_layers_of_every_kind_come_in_execution_order() -> None:
-    model = wide_resnet(16, 2)
-    ran: list[str] = []
-    listed = [layer.path for layer in residual_map(model).layers()]
-    for path in listed:
-        model.get_submodule(path).register_forward_hook(lambda *_, path=path: ran.append(path))
-    model(torch.zeros(2, 3, 8, 8))
-    # The skip path's convolution runs before the branch here; the map lists the branch first.
-    assert [path for path in ran if "shortcut" not in path] == [path for path in listed if "shortcut" not in path]
-    assert sorted(ran) == sorted(listed)
-
-
 def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() -> None:
     """Beside a plain scale and a normalization without γ."""
 
@@ -59,30 +45,6 @@ def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() 
     assert found.norms == {":g": "last"}
     assert found.by_path[":g"].gamma == "g"
     assert (found.by_path[":s"].kind, found.by_path[":s"].gamma) == ("scale", "s")
-
-
-def test_calls_of_functions_are_described_by_the_function_without_the_graphs_number() -> None:
-    inner = written(lambda m, x: F.relu(x + m.last(F.relu(m.first(x)))), "first last")
-    (block,) = residual_map(nn.Sequential(nn.Linear(WIDTH, WIDTH), inner), SEQUENCE).blocks
-    assert [layer.description for layer in (block.branch_layers[1], *block.after_sum)] == ["relu", "relu"]
-    assert block.activations != (block.activation_after_sum,)
-
-
-def test_a_module_of_several_names_goes_by_its_first() -> None:
-    shared = nn.Linear(WIDTH, WIDTH)
-    blocks = [written(lambda m, x: x + m.second(m.first(x).relu()), "first", second=shared) for _ in range(2)]
-    found = residual_map(nn.Sequential(*blocks), SEQUENCE)
-    assert [block.branch for block in found.blocks] == [("0.first", "0.second"), ("1.first", "0.second")]
-    assert [block.branch_layers[-1].call for block in found.blocks] == [0, 1]
-
-
-def test_a_tied_output_layer_goes_by_its_own_name() -> None:
-    words, head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 20, bias=False)
-    head.weight = words.weight
-    tied = written(lambda m, tokens: m.head((x := m.words(tokens)) + m.f(x)), "f", words=words, head=head)
-    found = residual_map(tied, torch.zeros(2, 3, dtype=torch.int64))
-    assert found.classifier == "head"
-    assert found.by_path["head"].parameters == ("words.weight",)
 
 
 @pytest.mark.parametrize(("norm_first", "training"), [(True, False), (False, True), (False, False)])
@@ -99,28 +61,6 @@ def test_packed_attention_is_two_weight_layers_also_where_torch_would_fuse_it(
     assert [block.m for block in found.blocks] == [2, 2, 2, 2]
     assert found.norms == dict.fromkeys((f"layers.{i}.norm{j}" for i in (0, 1) for j in (1, 2)), "last")
     assert torch.backends.mha.get_fastpath_enabled()
-
-
-def second_first(m: Any, x: Tensor) -> Tensor:
-    g = m.g(torch.tanh(x))
-    return x + m.f(torch.relu(x)) + g
-
-
-@pytest.mark.parametrize(("forward", "order", "additions"), [
-    (second_first, ["f", "g"], [(0, 1), (1, 1)]),
-    (lambda m, x: m.f(torch.relu(x)) + (m.g(torch.tanh(x)) + x), ["g", "f"], [(0, 0), (1, 0)]),
-    (lambda m, x: (m.f(torch.relu(x)) + m.g(torch.tanh(x))) + x, ["f", "g"], [(1, 0)]),
-    (lambda m, x: x + sum([m.f(torch.relu(x)), m.g(torch.tanh(x))]), ["f", "g"], [(1, 1)]),
-])  # fmt: skip
-def test_branches_follow_the_additions(
-    forward: Callable[[Any, Tensor], Tensor], order: list[str], additions: list[tuple[int, int]]
-) -> None:
-    found = residual_map(written(lambda m, x: forward(m, m.stem(x)), "stem f g"), SEQUENCE)
-    (block,) = found.blocks
-    assert [branch[-1].path for branch in block.branches] == order
-    assert found.flow is not None
-    calls = [call for call in found.flow.calls if call.name in ADDITIONS and call.args == (Tensor, Tensor)]
-    assert [(calls.index(one.made_by), one.branch) for one in block.additions] == additions
 
 
 def of_two_layers(m: Any, x: Tensor) -> Tensor:

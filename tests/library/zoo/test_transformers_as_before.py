@@ -112,16 +112,6 @@ def test_export_compile_and_script_compute_the_same(pair: tuple[Any, Any, dict[s
     torch.testing.assert_close(torch.jit.trace(ByPosition(), values)(*values), expected[0], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", some(WITH_ATTENTION))
-def test_attention_weights(name: str) -> None:
-    model, inputs = built(name)
-    model.set_attn_implementation("eager")  # type: ignore[operator]
-    net, bare = nl.convert(model, BARE, **inputs), without_norms(model)
-    outputs = net(**inputs, output_attentions=True)
-    assert any("attentions" in field for field in outputs)
-    assert_same(outputs, bare(**inputs, output_attentions=True))
-
-
 @pytest.mark.parametrize("with_mask", [False, True])
 @pytest.mark.parametrize("name", some(OF_TOKENS))
 def test_padding_and_losses_with_and_without_a_mask_at_the_conversion(name: str, with_mask: bool) -> None:
