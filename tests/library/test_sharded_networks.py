@@ -158,11 +158,5 @@ def test_so_is_every_kind_of_scheme(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_so_is_a_compiled_one(backend: str, tmp_path: Path) -> None:
-    _run(tmp_path, ("skipinit",), backend)
-
-
-@pytest.mark.slow
 def test_so_are_two_sharded_copies(tmp_path: Path) -> None:
     _run(tmp_path, ("skipinit",), processes=4)

@@ -17,9 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import normless as nl
 from normless.cli import main
-from normless.cli.baseline import Baseline
 from normless.cli.parser import parse
-from normless.diagnosis import Cure
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETS = """import torch
@@ -43,11 +41,6 @@ def broken():
 def whole():
     return Net(-1.0), torch.randn(16, 8)
 """
-
-
-def found_by(kind: str, *where: str, advice: bool = False, line: int = 0) -> nl.Finding:
-    evidence: dict[str, int | str] = {"seen": 2} | ({"line": f"line {line} of nets.py, `h = log(x)`"} if line else {})
-    return nl.Finding(kind, 0.9, f"{kind} happens.", evidence, where, "Because.", Cure("repair it"), advice)
 
 
 @pytest.fixture
@@ -93,24 +86,6 @@ def test_a_file_that_is_no_baseline_is_told_before_the_network_is_built(
         file.write_text(text)
         assert main(["diagnose", "nowhere.py:net", "--baseline", str(file)]) == 2
         assert "--write-baseline" in capsys.readouterr().err
-
-
-def test_a_finding_is_known_by_its_kind_and_a_place_whatever_its_numbers(tmp_path: Path) -> None:
-    file = tmp_path / "known.json"
-    baseline = Baseline.read(file, "net", may_be_missing=True).written(
-        [found_by("frozen", "a", "b"), found_by("other")]
-    )
-    again = Baseline.read(file, "net")
-    assert again == baseline
-    changed, elsewhere, nowhere = found_by("frozen", "b", "c", line=3), found_by("frozen", "c"), found_by("frozen")
-    assert again.known([changed, elsewhere, nowhere]) == (changed,)
-    assert again.gone([changed, elsewhere]) == 1
-    assert again.gone([changed, found_by("other")]) == 0
-    # Those of another network stay, and the file has one order.
-    Baseline.read(file, "a").written([elsewhere])
-    assert Baseline.read(file, "net").entries == again.entries
-    listed = json.loads(file.read_text("utf-8"))["findings"]
-    assert [entry["network"] for entry in listed] == ["a", "net", "net"]
 
 
 def test_the_workflow_of_the_example_runs_commands_that_exist() -> None:

@@ -14,10 +14,9 @@ from matrix.case import changed, state_of
 from normless import residual_map
 from normless.cli import main
 from normless.cli.inspection import GroupSize, inspect_network
-from normless.edits import Edit, Surgery
-from normless.models import resnet_cifar, wide_resnet
+from normless.models import resnet_cifar
 from normless.recording import Tape, recorded
-from normless.schemes import SCHEMES, Scheme
+from normless.schemes import SCHEMES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -112,17 +111,3 @@ def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPa
     assert plans["skipinit"].by_edit == without | {"BranchMultiplier(init=0.0)": 2}
     assert plans["sqrt2"].by_edit == without | {"ScaleSums(factor=0.7071067811865475)": 2}
     assert "deepnorm" in str(plans["deepnorm"].reason).lower()
-
-
-def test_one_scheme_that_breaks_does_not_take_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(Edit):
-        def apply(self, surgery: Surgery) -> None:
-            raise AttributeError("no such thing")
-
-    monkeypatch.setattr(
-        "normless.cli.inspection.scheme", lambda text: Scheme(text, (Broken(),) if text == "broken" else ())
-    )
-    broken, whole = inspect_network(wide_resnet(10, 1), schemes=["broken", "whole"]).schemes
-    assert whole.reason is None
-    assert "An edit of broken fails on this WideResNet" in str(broken.reason)
-    assert "AttributeError: no such thing" in str(broken.reason)

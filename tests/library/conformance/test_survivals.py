@@ -81,21 +81,6 @@ def test_gradient_checkpointing(network: str, converted_by: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("network", "converted_by"),
-    [("small timm ViT", "skipinit"), ("hf GPT-2", "batch_norm_sqrt2")],
-)
-@pytest.mark.filterwarnings("ignore")  # those of the libraries
-def test_gradient_checkpointing_by_libraries(network: str, converted_by: str) -> None:
-    nets = [survivor(network, converted_by) for _ in range(2)]
-    (nets[1].set_grad_checkpointing if "timm" in network else nets[1].gradient_checkpointing_enable)()
-    for net in nets:
-        subject(network).loss(net).backward()
-    gradients = [{name: one.grad for name, one in net.named_parameters() if one.grad is not None} for net in nets]
-    assert gradients[0]
-    torch.testing.assert_close(*gradients)
-
-
 @pytest.fixture
 def one_process() -> Iterator[None]:
     """A process group of this process alone, over the loopback interface."""

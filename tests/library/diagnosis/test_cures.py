@@ -98,26 +98,3 @@ def test_the_loss_of_the_best_constant_outputs() -> None:
         (torch.randn(4, 8, 2), labels.view(4, 8), lambda z: F.cross_entropy(z.flatten(0, 1), labels), entropy),
     ):
         assert lowest_of_constants(loss, outputs, targets) == pytest.approx(expected, rel=1e-2)
-
-
-def test_no_scheme_is_named_that_is_refused() -> None:
-    """A network without a residual map, one that fits, and one that carries a scheme."""
-
-    class Unmapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 10)
-            self._modules["half"] = nn.ReLU()  # the name of a method
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self._modules["half"](self.norm(self.conv(x))).mean((2, 3)))
-
-    torch.manual_seed(0)
-    for network, names in ((Unmapped(), False), (wide_resnet(10, 1), True)):
-        (found,) = diagnose(network, images(2)).findings
-        assert bool(found.cure.schemes) is names
-        assert ("nl.convert(model" in found.cure.words) is names
-        for scheme in found.cure.schemes:
-            nl.convert(network, scheme, images(2)[0])
-    bare = nl.convert(nn.Sequential(nn.Flatten(), *[wide_resnet(10, 1).classifier]), "none", torch.randn(2, 64))
-    assert "nl.convert(model" not in str(diagnose(bare, (torch.randn(8, 64), torch.arange(8))))

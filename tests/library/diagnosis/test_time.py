@@ -36,26 +36,6 @@ def sequences(target: int, length: int = 60) -> tuple[Tensor, Tensor]:
     return x, x[:, target].argmax(1)
 
 
-def through_time(model: nn.Module, batch: tuple[Tensor, Tensor], rate: float = 1e-3) -> list[str]:
-    diagnosis = diagnose(model, batch, optimizer=Adam(model.parameters(), rate), trial_steps=20)
-    return [known.kind for known in (*diagnosis.findings, *diagnosis.advice) if known.kind in THROUGH_TIME]
-
-
-@pytest.mark.parametrize(
-    ("scale", "is_linear", "target", "expected"),
-    [
-        (0.5, False, 0, ["vanishing_through_time"]),
-        (1.0, True, 0, []),
-        pytest.param(0.5, False, -1, [], marks=pytest.mark.slow),
-        (1.3, True, -1, ["exploding_through_time"]),
-    ],
-)
-def test_the_first_steps_of_a_recurrence(scale: float, is_linear: bool, target: int, expected: list[str]) -> None:
-    model = Recurrent(scale, is_linear=is_linear)
-    # Where only the last step is needed, and is not drowned by the first ones, the batch is fitted at a larger rate.
-    assert through_time(model, sequences(target), 1e-2 if target and not is_linear else 1e-3) == expected
-
-
 def test_the_ratio_is_that_of_autograd() -> None:
     model, (x, y) = Recurrent(0.5), sequences(0)
     found = next(

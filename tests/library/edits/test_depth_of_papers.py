@@ -94,20 +94,6 @@ def test_deepnorm_and_t_fixup_of_an_encoder_and_a_decoder() -> None:
     assert fixup.decoder["tokens"].weight.std().item() == about(WIDTH**-0.5 * (9 * m) ** -0.25)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_t_fixup_of_one_stack(tied: bool) -> None:
-    """A table that is the classifier too is drawn as a table."""
-    net = edited(Words(3, tied=tied), RemoveNorms(), TFixup(), inputs=(IDS,))
-    for layer in net.net.layers:
-        check_layer(layer, 1.0, 0.67 * 3**-0.25)
-    assert net.source.weight[1:].std().item() == about(WIDTH**-0.5 * 27**-0.25)
-    assert (net.classifier.weight is net.source.weight) == tied
-    if not tied:
-        assert not net.source.weight[0].any()
-        assert gain(net.classifier.weight) == pytest.approx(1, rel=0.15)
-        assert not net.classifier.bias.any()
-
-
 def test_admins_omega_is_the_root_of_the_summed_variances_of_either_stack() -> None:
     model = transformer(30, 2, 16, 2, 24, norm="post", dropout=0.3, decoder_layers=2)
     inputs = (torch.randint(1, 30, (4, 7)), torch.randint(1, 30, (4, 5)))

@@ -12,7 +12,6 @@ from edit_helpers import assert_changes, close, edited, images, randomized
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import normless as nl
 from normless.edits import (
     BiasAfterSum,
     BranchMultiplier,
@@ -146,34 +145,6 @@ def test_removed_branches_leave_the_skip_path_and_the_norm_at_the_top_follows_th
         h = (block.shortcut(h) if hasattr(block, "shortcut") else h) + block.conv2(torch.relu(block.conv1(h)))
         h = torch.relu(h)
     close(top(x), cifar.classifier(normalized(h).mean((2, 3))), rtol=1e-4, atol=1e-4)
-
-
-class TwoBranches(nn.Module):
-    """A sum of two branches; one ends in a product, so that its multiplier becomes a part of an addition."""
-
-    def __init__(self, form: str) -> None:
-        super().__init__()
-        self.f, self.g, self.form = nn.Linear(4, 4), nn.Linear(4, 4), form
-
-    def forward(self, x: Tensor) -> Any:
-        if self.form == "x + f + g":
-            g = self.g(torch.tanh(x))
-            return x + torch.sigmoid(self.f(x)) * torch.tanh(x) + g
-        both = torch.sigmoid(self.f(x)) * torch.tanh(x) + self.g(torch.tanh(x))
-        return x + both if self.form == "x + (f + g)" else both + x
-
-
-@pytest.mark.parametrize("form", ["x + f + g", "x + (f + g)", "(f + g) + x"])
-def test_the_factor_multiplies_the_whole_sum_of_two_branches(form: str) -> None:
-    model, x = nn.Sequential(nn.Linear(4, 4), TwoBranches(form)), torch.randn(3, 4)
-    close(edited(model, ScaleSums(0.5), inputs=(x,))(x), model(x) / 2)
-    if form == "x + f + g":
-        close(nl.convert(model, "skipinit", x)(x), model[0](x))
-    elif form == "x + (f + g)":
-        with pytest.raises(
-            nl.UnsupportedEditError, match="its branches are added to each other before the skip path"
-        ):
-            nl.convert(model, "skipinit", x)
 
 
 @pytest.mark.parametrize("edits", [(HeadDropout(0.6),), (OnlyFinalNorm(), HeadDropout(0.6))])

@@ -59,28 +59,6 @@ def test_a_layer_that_a_norm_reads_gives_what_the_norm_gave() -> None:
         assert factors(shifted, nl.convert(shifted, scheme, x))["3.weight"] == pytest.approx(scale, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "growth"),
-    [
-        ("skipinit", 1.0),
-        pytest.param("none", 2.0, marks=pytest.mark.slow),
-        ("skipinit(alpha=1/sqrt(L))", 1 + 1 / 9),
-    ],
-)
-def test_the_stream_of_a_pre_activation_network(scheme: str, growth: float) -> None:
-    """De & Smith, section 3: twice as much behind every block without multipliers, (1 + 1/L)^L → e with 1/√L."""
-    grown, first = [], []
-    for seed in range(3):
-        torch.manual_seed(seed)
-        table = nl.probe(nl.convert(wide_resnet(22, 4), scheme), torch.randn(8, 3, 32, 32), ["signal"]).signal
-        stream = table["sum_second_moment"].to_numpy()
-        # Projections, with which every third block starts, begin a stream anew.
-        grown += [stream[block] / stream[block - 1] for block in (1, 2, 4, 5, 7, 8)]
-        first.append(table["skip_second_moment"][0])
-    assert sum(grown) / len(grown) == pytest.approx(growth, rel=0.1 if growth > 1 else 1e-6)
-    assert sum(first) / 3 == pytest.approx(1, rel=0.1)
-
-
 def test_what_no_norm_reads_further_on_stays() -> None:
     """In `dense` the classifier reads the stream itself, so that stem and branch ends have a scale of their own."""
     model = dense(2, 20, in_features=6, branch_layers=2)
@@ -181,14 +159,3 @@ def test_embeddings_that_a_norm_adds_up_have_one_factor_and_a_tied_one_goes_half
     close(net.transformer.wte.weight.detach(), tied * scale)
     assert net.lm_head.weight is net.transformer.wte.weight
     assert "makes the logits too" in plan_of(model, x)["transformer.wte.weight"].what
-
-
-def test_zero_gammas_leave_branches_that_learn() -> None:
-    """timm starts the last γ of each branch at 0, which a multiplier stands for: the branch itself is not 0."""
-    model, x = timm.create_model("resnet18", num_classes=10, zero_init_last=True), torch.randn(4, 3, 64, 64)
-    net, outputs = nl.convert(model, "skipinit(alpha=1)", x), list[float]()
-    # At once: the sum overwrites it.
-    hook: Callable[..., None] = lambda _, inputs, output: outputs.append(float(output.square().mean()))  # noqa: E731
-    net.get_submodule("layer1.0.conv2").register_forward_hook(hook)
-    spread(net, x)
-    assert 0.3 < outputs[0] < 3

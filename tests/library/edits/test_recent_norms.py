@@ -143,17 +143,6 @@ def test_alpha_of_the_norms_ahead_of_attention() -> None:
         assert {*alphas.values()} == {0.2, 0.8}
 
 
-@pytest.mark.parametrize(("scheme", "scalars"), [("dyt", 1), ("derf", 2)])
-def test_roles_of_the_parameters(scheme: str, scalars: int) -> None:
-    """As in the published code for images, nothing of DyT decays: γ and α are factors, β and s are biases."""
-    _, net, _ = conversion("torch pre-norm", scheme)
-    groups = {group["name"]: group for group in nl.param_groups(net, lr=0.1, weight_decay=0.1)}
-    assert (len(groups["layer_scale"]["params"]), len(groups["scalars"]["params"])) == (6, 6 * scalars)
-    own = {id(one) for module in net.modules() if isinstance(module, Pointwise) for one in module.parameters()}
-    assert own.isdisjoint(map(id, groups["weights"]["params"]))
-    assert all(group["weight_decay"] == 0 for name, group in groups.items() if name != "weights")
-
-
 def scaled(model: nn.Module, numbers: dict[str, int]) -> nn.Module:
     """A copy whose norms are followed by a factor 1/√l."""
     copied = deepcopy(model)

@@ -123,28 +123,6 @@ def test_a_norm_written_out_is_removed(formula: Formula, name: str, length: floa
     assert not any(name in named for layer in mapped.layers() if layer.kind == "norm" for name in layer.parameters)
 
 
-class Reversible(nn.Module):
-    """A forecast of standardized data that gets the scale of the data back; directions; raw data standardized."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.f, self.head = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.stem((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True))
-        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
-        x = (x - mean) / std
-        x = x + self.f(F.normalize(x, dim=-1)) * F.normalize(x, p=1, dim=-1)
-        return self.head(x) * std + mean
-
-
-def test_what_only_divides_by_a_statistic_is_no_norm() -> None:
-    mapped = nl.residual_map(Reversible(), ROWS)
-    assert mapped.norms == {}
-    assert [layer.path for layer in mapped.layers()] == ["stem", "f", "head"]
-    nl.convert(Reversible(), "fixup(rescale=False)", ROWS)
-
-
 class ActivatedBatchNorm(nn.Module):
     """No subclass of torch's batch norm, with the activation in place (Rota Bulò et al. 2018)."""
 
@@ -161,17 +139,11 @@ class ActivatedBatchNorm(nn.Module):
         return F.elu(x, alpha=0.5, inplace=True) if self.activation == "elu" else x
 
 
-class ActivatedBefore(nn.BatchNorm2d):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(torch.tanh(x))
-
-
 KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
     "leaky": (lambda: LeakyBatchNorm(WIDTH), lambda y: F.leaky_relu(y, 0.2)),
     "activated": (lambda: ActivatedBatchNorm(WIDTH), lambda y: F.elu(y, 0.5)),
     "swish": (lambda: SwishGroupNorm(2, WIDTH), lambda y: 0.5 * F.silu(y)),
     "gelu": (lambda: GeluLayerNorm(WIDTH), lambda y: F.gelu(y, approximate="tanh")),
-    "before": (lambda: ActivatedBefore(WIDTH), torch.tanh),
 }
 
 
@@ -187,8 +159,8 @@ def test_functions_of_norms_stay_where_they_were(kind: str) -> None:
     model, x = built(make)
     mapped = nl.residual_map(model, x)
     inner = [layer for layer in mapped.layers() if layer.path.startswith("1:") and layer.kind == "activation"]
-    assert bool(inner) == (kind != "before")
-    assert not inner or mapped.by_path["2.conv1"].input != "1"
+    assert inner
+    assert mapped.by_path["2.conv1"].input != "1"
     net = nl.convert(model, "none(keep_scale=False)", x, residual_map=mapped)
     h = function(model[0](x))
     for block in model[2:4]:
@@ -199,7 +171,7 @@ def test_functions_of_norms_stay_where_they_were(kind: str) -> None:
     assert torch.equal(net.train()(x), net(x)) == (kind != "gelu")
     pointwise: Any = nl.convert(model, "dyt(alpha=0.5)", x, residual_map=mapped)
     h = model[0](x)
-    close(pointwise[1](h), torch.tanh(0.5 * function(h)) if kind == "before" else function(torch.tanh(0.5 * h)))
+    close(pointwise[1](h), function(torch.tanh(0.5 * h)))
     assert torch.isfinite(nl.convert(model, "fixup", x, residual_map=mapped)(x)).all()
 
 

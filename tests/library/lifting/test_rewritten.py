@@ -181,17 +181,6 @@ class Keeping(Called):
         return self.fusion(x, self.two(x))
 
 
-class InClosure(Called):
-    """Reads an argument, and adds, in a function of its own."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        def plus(y: Tensor) -> Tensor:
-            return x + y * scale
-
-        x = plus(self.one(x))
-        return x + self.two(x)
-
-
 class ByValue(Called):
     """Computes by values of shapes and by its mode."""
 
@@ -216,7 +205,7 @@ class Checkpointed(Called):
         return checkpoint(self._run, x, scale, use_reentrant=False)
 
 
-KINDS = [Called, Nested, Static, Method, Inherited, InLoop, Processed, Keeping, InClosure, ByValue, Checkpointed]
+KINDS = [Called, Nested, Static, Method, Inherited, InLoop, Processed, Keeping, ByValue, Checkpointed]
 HALVED = nl.Scheme("halved", (ScaleSums(0.5),))
 
 
@@ -240,38 +229,6 @@ def test_every_sum_is_a_module_of_its_own(kind: type[Called]) -> None:
             close(ours, torch.autograd.grad(expected.sum(), block.first[0].weight)[0])  # type: ignore[arg-type]
     if kind is not Checkpointed:
         close(torch.export.export(net.eval(), (X,)).module()(X), net(X))
-
-
-class WithoutName(Called):
-    """What it calls has no fixed name."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        return [added][0](x, self.one(x))
-
-
-def _make() -> Any:
-    def local_sum(x: Tensor, y: Tensor) -> Tensor:
-        return x + y
-
-    return local_sum
-
-
-local = _make()
-
-
-class Unnamed(Called):
-    """What it calls is a function of a function, which no other process can import."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        return local(x, self.one(x))
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"), [(WithoutName, r"`\[added\]\[0\]` does not"), (Unnamed, "local_sum does it")]
-)
-def test_a_function_without_a_name_is_refused_with_the_reason(kind: type[Called], said: str) -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=said):
-        nl.convert(kind(), HALVED, X)
 
 
 class Loop(nn.Module):

@@ -72,18 +72,6 @@ def test_a_norm_is_known_by_what_it_computes(name: str) -> None:
     assert roles(one_block(make()), images(8)) == PLAIN | table(expected, "norm.")
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_gain_of_a_normalized_weight(bias: bool) -> None:
-    model = one_block(nn.Identity())
-    model.conv = nn.Conv2d(8, 8, 3, padding=1, bias=bias)
-    nn.utils.parametrizations.weight_norm(model.conv)
-    nn.utils.parametrizations.weight_norm(model.head)
-    found, weight = roles(model, images(8)), "parametrizations.weight.original"
-    of_group = {kind: {name for name, group in found.items() if group == kind} for kind in ("gains", "weights")}
-    assert of_group["gains"] == {f"conv.{weight}0", f"head.{weight}0"}
-    assert of_group["weights"] == {"stem.weight", f"conv.{weight}1", f"head.{weight}1"}
-
-
 def test_packed_attention() -> None:
     def forward(m: Written, x: Tensor) -> Tensor:
         h = m.norm(x)

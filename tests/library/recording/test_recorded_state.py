@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,24 +84,6 @@ class Net(nn.Module):
         return y
 
 
-@dataclass
-class Memory:
-    steps: int = 0
-    values: list[Any] = field(default_factory=list)
-
-
-class Slotted:
-    __slots__ = ("tensor", "value")
-
-    def __init__(self) -> None:
-        self.value, self.tensor = 0, torch.zeros(2)
-
-
-class Pair(NamedTuple):
-    values: list[Any]
-    tensor: Tensor
-
-
 class Case(NamedTuple):
     """What a forward pass writes, and what the network keeps of it beforehand."""
 
@@ -120,22 +100,6 @@ def case(kept: Callable[[Net], Any] = lambda net: None) -> Callable[[Forward], F
         return run
 
     return add
-
-
-@case()
-@torch.no_grad()
-def momentum_encoder(net: Net, x: Tensor) -> None:
-    for slow, fast in zip(net.other.parameters(), net.lin.parameters(), strict=True):
-        slow.data = slow.data * 0.9 + fast.data * 0.1
-        slow.mul_(0.5)
-
-
-@case(lambda net: {"ready": False})
-def data_dependent_init(net: Net, x: Tensor) -> None:
-    if not net.kept["ready"]:
-        net.norm.weight.data = 1 / x.detach().std(0)
-        net.norm.bias.data.copy_(x.detach().mean(0))
-        net.kept["ready"] = True
 
 
 @case()
@@ -172,19 +136,6 @@ def containers(net: Net, x: Tensor) -> None:
     kept.reverse()
 
 
-@case(lambda net: (Memory(), Slotted(), Pair([1], torch.zeros(2)), SimpleNamespace(a=[1])))
-def objects(net: Net, x: Tensor) -> None:
-    memory, slotted, pair, space = net.kept
-    memory.steps += 1
-    memory.values.append(x.mean())
-    slotted.value = 4
-    slotted.tensor += 1
-    pair.values.append(3)
-    pair.tensor.fill_(4)
-    space.a.append(2)
-    space.b = 5
-
-
 @case()
 def backward(net: Net, x: Tensor) -> None:
     with torch.enable_grad():
@@ -216,21 +167,6 @@ def in_place_input(net: Net, x: Tensor) -> None:
     x[0] = 4
     x.view(-1)[3:5].zero_()
     x.data = torch.cat([x, x])
-
-
-@case()
-def statistics(net: Net, x: Tensor) -> None:
-    net.bn(net.bn(x))
-
-
-@case()
-def process_modes(net: Net, x: Tensor) -> None:
-    torch.set_grad_enabled(False)
-
-
-@case(lambda net: setattr(net, "view", net.lin.weight.data.view(-1)[:3]))
-def shared_memory(net: Net, x: Tensor) -> None:
-    vars(net)["view"].zero_()
 
 
 ENDS = {"returned": None, "failed": RuntimeError("forward fails"), "interrupted": KeyboardInterrupt()}
@@ -280,15 +216,3 @@ def test_containers_of_inputs_are_as_before() -> None:
     before = frozen(given, {})
     nl.residual_map(net, given)
     assert frozen(given, {}) == before
-
-
-def test_a_hook_of_the_user_runs_after_the_map_as_before() -> None:
-    net, seen = Net(nothing, None), []
-    net.lin.register_forward_hook(lambda module, args, output: output * 0)
-    net.register_forward_pre_hook(lambda module, args: seen.append(args), prepend=True)
-    x = torch.randn(3, 4)
-    y, hooks = net(x), [list(module._forward_hooks) for module in net.modules()]
-    nl.residual_map(net, x)
-    assert len(seen) == 1
-    assert torch.equal(net(x), y)
-    assert hooks == [list(module._forward_hooks) for module in net.modules()]

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import normless as nl
-
-ROUNDS = 20
 
 
 class Block(nn.Module):
@@ -30,33 +25,6 @@ class Block(nn.Module):
 
 def network(depth: int, layers: int = 1) -> nn.Sequential:
     return nn.Sequential(*(Block(4, layers) for _ in range(depth)))
-
-
-def in_threads(works: list[Callable[[], Any]]) -> list[Any]:
-    """What each of the works returns, all of them started at once."""
-    start = threading.Barrier(len(works))
-
-    def begin(work: Callable[[], Any]) -> Any:
-        start.wait(60)
-        return work()
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        return [future.result(120) for future in [pool.submit(begin, work) for work in works]]
-
-
-def repeated(net: nn.Module, x: Tensor) -> Callable[[], list[Any]]:
-    return lambda: [nl.residual_map(net, x).to_dict() for _ in range(ROUNDS)]
-
-
-def test_threads_map_one_network() -> None:
-    net, x = network(2), torch.randn(3, 4)
-    alone = nl.residual_map(net, x).to_dict()
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    for maps in in_threads([repeated(net, x)] * 4):
-        assert maps == [alone] * ROUNDS
-    assert alone["depth"] == 2
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert [block.calls for block in net] == [[], []]
 
 
 def test_time_is_linear_in_depth() -> None:

@@ -162,34 +162,6 @@ def test_compiled_and_distributed_networks_are_as_the_plain_one(net: Any, tmp_pa
         assert torch.allclose(a, b, atol=1e-5)
 
 
-def _train_half(rank: int, folder: str) -> None:
-    """Train on half of the tokens in one of two processes, and write the constants."""
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    net = nn.parallel.DistributedDataParallel(LanguageModel())
-    removal = nl.remove_norms(net, TOKENS, start=3, interval=2, tolerance=100.0)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    train(net, removal, lambda net: next_token(net, TOKENS.chunk(2)[rank]), optimizer)
-    torch.save([removal.state_dict(), net.module.state_dict()], f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_processes_measure_and_decide_together(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_train_half, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call, attr-defined]
-    (first, weights), (second, _) = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
-    assert first["schedule"] == second["schedule"]
-    torch.manual_seed(0)
-    net = LanguageModel()
-    removal = nl.remove_norms(net, TOKENS, start=3, interval=2, tolerance=100.0)
-    train(net, removal, optimizer=torch.optim.SGD(net.parameters(), lr=0.01))
-    for path, buffers in removal.state_dict()["norms"].items():
-        assert torch.allclose(buffers["constant"], first["norms"][path]["constant"], rtol=1e-4)
-        assert torch.equal(first["norms"][path]["constant"], second["norms"][path]["constant"])
-    assert all(torch.allclose(value, weights[name], atol=1e-5) for name, value in net.state_dict().items())
-
-
 def test_steps_that_are_refused(net: Any) -> None:
     removal = nl.remove_norms(net, TOKENS, start=1, interval=1, tolerance=100.0)
     with pytest.raises(ValueError, match=r"loss = removal.loss\(loss\) before loss.backward"):

@@ -11,7 +11,6 @@ import torch
 from gallery.steps import STREAMS, WIDTH, Bare, Dynamic, Manifold, Static, Step, Stream, Streams
 from torch import Tensor, nn
 from torch.nn import functional as F
-from written_networks import Written
 
 import normless as nl
 from normless.edits import ZeroBranchEnds
@@ -105,25 +104,6 @@ def test_an_interpolation_is_the_skip_path_at_zero_and_the_network_at_one(kind: 
     gradients = [one.grad for path, one in closed.named_parameters() if path.endswith("multiplier")]
     assert len(gradients) == 2
     assert all(one is not None and one.any() for one in gradients)
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_a_recurrent_layer_of_several_levels_is_longer_than_a_projection(kind: type[nn.RNNBase]) -> None:
-    """A recurrent layer beside a linear layer with norm and activation (Supratak et al. 2017)."""
-
-    def mapped(levels: int) -> nl.ResidualMap:
-        parts = {
-            "stem": nn.Linear(WIDTH, WIDTH),
-            "recurrent": kind(WIDTH, WIDTH, num_layers=levels, batch_first=True),
-            "shortcut": nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU()),
-        }
-        model = Written(lambda m, x: m.recurrent(y := m.stem(x))[0] + m.shortcut(y), **parts)
-        return nl.residual_map(model, torch.randn(2, 4, WIDTH))
-
-    (block,) = mapped(3).blocks
-    assert (block.branch, block.skip, block.m) == (("recurrent",), ("shortcut.0",), 1)
-    assert mapped(1).blocks == ()
-    assert len(mapped(1).unresolved) == 1, "of two paths of one layer none is the skip path"
 
 
 LAST: dict[str, Callable[[Any, Tensor], Tensor]] = {

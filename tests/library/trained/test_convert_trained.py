@@ -10,13 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
 from trained_networks import far, images, post_activation, pre_activation, small, with_statistics
 from written_networks import Written
 
 import normless as nl
-from normless.edits import EDITS
-from normless.edits.trained_form import _DROPPED, _KEEP, _LOSE
 from normless.nn import ChannelAffine, Pointwise
 from normless.nn.standardized import ScaledStd
 
@@ -97,17 +94,6 @@ def test_each_channel_has_the_mean_and_the_deviation_of_the_norm(build: Callable
         torch.testing.assert_close(made[path], values, rtol=tolerance, atol=tolerance)
 
 
-def test_labels_of_a_loader_are_left_out() -> None:
-    model, x = post_activation(), images()
-    labels = torch.zeros(len(x)).long()
-    loader = DataLoader(TensorDataset(x, labels), batch_size=8)
-    first, *others = (nl.convert_trained(model, GROUPS, own)[0](x) for own in (loader, [*loader], x.split(8)))  # type: ignore[no-untyped-call]
-    assert all(torch.equal(first, other) for other in others)
-    assert far(nl.convert_trained(model, GROUPS, (x, labels))[0](x), first) < 1e-4
-    few, _ = nl.convert_trained(model, GROUPS, loader, most_batches=1)
-    assert torch.equal(few(x), nl.convert_trained(model, GROUPS, x[:8])[0](x))
-
-
 def words(m: Any, input_ids: Tensor) -> Any:
     x = m.embedding(input_ids)
     x = x + m.back(F.gelu(m.hidden(m.norm(x))))
@@ -128,13 +114,6 @@ def test_layer_norms_become_pointwise_functions() -> None:
     assert far(net(ids), model(ids)) < min(0.3, report.distance[0] / 2)
     assert net.head.weight is net.embedding.weight
     assert len({round(own.alpha.item(), 4) for own in net.modules() if isinstance(own, Pointwise)}) == 2
-
-
-def test_what_an_edit_does_to_a_trained_network_is_known() -> None:
-    own = {kind for name in EDITS if (kind := EDITS[name]).__module__.startswith("normless.edits")}
-    stated = [*_KEEP, *_DROPPED, *_LOSE, nl.edits.RemoveNorms]
-    assert len(stated) == len({*stated})
-    assert {*stated} == own
 
 
 @pytest.mark.parametrize("scheme", ["none", "dyt"])
