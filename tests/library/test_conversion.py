@@ -92,18 +92,3 @@ def test_a_conversion_in_place_is_that_of_a_copy(scheme: str) -> None:
     for (name, value), (other, same) in zip(network.state_dict().items(), expected.state_dict().items(), strict=True):
         assert name == other
         assert torch.equal(value, same)
-
-
-def test_a_copy_shares_no_table_of_hooks_and_no_gradient() -> None:
-    network: Any = wide_resnet(10, 1, in_channels=1)
-    network(torch.randn(2, 1, 8, 8)).sum().backward()
-    copy: Any = nl.convert(network, "batch_norm")
-    ours, theirs = copy.blocks[0].conv1, network.blocks[0].conv1
-    ours.register_forward_hook(lambda *_: None)
-    ours.extra = 1
-    assert not theirs._forward_hooks
-    assert not hasattr(theirs, "extra")
-    tables = [{id(table) for table in vars(one).values() if isinstance(table, dict)} for one in (ours, theirs)]
-    assert tables[0].isdisjoint(tables[1])
-    assert all(one.grad is not None for one in network.parameters())
-    assert all(one.grad is None for one in copy.parameters())

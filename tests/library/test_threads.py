@@ -36,13 +36,6 @@ class Network(Residual):
         self.head = nn.Sequential(nn.Dropout(dropout), self.head)
 
 
-class Undecided(Network):
-    """Returns no tensor."""
-
-    def forward(self, x: Tensor) -> Any:
-        return str(super().forward(x))
-
-
 def images(seed: int = 0) -> Tensor:
     return torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
 
@@ -138,19 +131,6 @@ def test_every_function_gets_in_threads_what_one_thread_gets(repeated: int) -> N
         made = [*pool.map(lambda job: digest(CALLS[job[0]](job[1])), jobs)]
     assert [name for (name, _), one in zip(jobs, made, strict=True) if one != alone[name]] == []
     assert changed(before, state_of(SHARED)) == []
-
-
-def test_refused_calls_in_threads() -> None:
-    def refused(number: int) -> str:
-        model, inputs = (Undecided(), images()) if number % 2 else (Network(), images()[:, :2])
-        with pytest.raises(nl.NormlessError) as caught:
-            nl.convert(model, "skipinit", inputs)
-        assert type(model) in (Undecided, Network)
-        return type(caught.value).__name__
-
-    with torch.random.fork_rng(devices=[]), ThreadPoolExecutor(THREADS) as pool:
-        names = [*pool.map(refused, range(6))]
-    assert names == ["InputsError", "UnresolvedStructureError"] * 3
 
 
 class Interrupting(Network):

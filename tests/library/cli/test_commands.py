@@ -81,7 +81,7 @@ def test_inspect_says_what_a_folder_was_converted_by(tmp_path: Path, capsys: Cap
 
 
 WIDE = "normless:wide_resnet(depth=10, width=1)"
-DEEP = "normless:dense(depth=60, width=50, in_features=50)"
+DEEP = "normless:dense(depth=40, width=50, in_features=50)"
 
 
 def test_probe_measures_what_python_does(capsys: Capture) -> None:
@@ -126,8 +126,6 @@ def test_diagnose_finds_growth_and_the_cure_works(capsys: Capture) -> None:
 
 def test_diagnose_fails_if_asked_to(capsys: Capture) -> None:
     words = ["diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50"]
-    assert main(words) == 0
-    assert "theory:" not in capsys.readouterr().out
     assert main([*words, "--strict", "--why"]) == 1
     assert "theory: Without normalization" in capsys.readouterr().out
     assert main(["diagnose", WIDE, "--data", "digits", "--strict"]) == 0

@@ -47,7 +47,7 @@ def test_what_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> N
     out = io.BytesIO()
     stream = io.TextIOWrapper(out, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    for words in (["list"], ["list", "schemes", "--json"], ["inspect", "normless:dense(depth=2)"]):
+    for words in (["list"], ["list", "schemes", "--json"], ["inspect", "normless:dense(depth=2)", "--schemes"]):
         assert main(words) == 0
     assert stream.errors == "strict", "as it was"
     assert out.getvalue().decode("ascii")

@@ -63,7 +63,6 @@ def with_parts(outputs: Any, targets: Any) -> Any:
 
 FORMS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[..., Any]]] = {
     "tuple": (lambda p, v: (p, v), both),
-    "list": (lambda p, v: [p, v], both),
     "dictionary": (lambda p, v: {"policy": p, "value": v}, both),
     "object": (Outputs, of_object),
     "batch by name": (lambda p, v: (p, v), of_batch),

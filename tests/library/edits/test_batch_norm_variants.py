@@ -185,9 +185,3 @@ def test_replaced_norms_keep_gamma_beta_and_statistics(family: Any, vectors: int
     if family != "group":
         x = torch.randn(6, 4).double() if vectors else images().double()
         close(net(x), model(x), rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(("groups", "expected"), [(32, [16, 32, 32]), (8, [8, 8, 8]), (24, [8, 8, 8])])
-def test_group_norm_has_the_greatest_common_divisor_of_groups(groups: int, expected: list[int]) -> None:
-    net: Any = nl.convert(resnet_cifar(8), f"group_norm(groups={groups})")
-    assert [block.norm1.num_groups for block in net.blocks] == expected

@@ -62,16 +62,6 @@ def test_cifar_resnets_are_plain_layers_that_work_in_place_throughout(scheme: st
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize("scheme", ["skipinit", "fixup"])
-def test_the_first_activation_of_a_wide_resnets_block_keeps_its_input(scheme: str) -> None:
-    network = filled(convert(wide_resnet(10, 1), scheme))
-    fused = fuse_for_inference(network, images())
-    assert_same(network, fused, images())
-    used = in_place(fused)
-    assert not any(name.endswith("relu1") for name in used)
-    assert {f"blocks.{index}.{name}" for index in range(3) for name in ("relu2", "sum")} <= set(used)
-
-
 @pytest.mark.parametrize(
     ("network", "scheme"),
     [

@@ -55,15 +55,6 @@ def test_a_conversion_is_kept_by_save_pretrained_and_refused_by_from_pretrained(
         hf.AutoModel.from_pretrained(tmp_path)
 
 
-def test_a_folder_of_the_original_is_replaced_and_the_original_saves_itself(tmp_path: Path) -> None:
-    model, inputs = network("hf BERT")
-    model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path) is not None
-    nl.convert(model, "fixup", **inputs).save_pretrained(tmp_path)
-    with pytest.raises(OSError, match="normless"):
-        type(model).from_pretrained(tmp_path)
-
-
 class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Eight random sentences of two classes."""
 

@@ -30,17 +30,6 @@ def test_inputs_have_the_shape_that_the_network_is_made_for(spec: str, shape: tu
         assert model.eval()(inputs).shape[0] == 2
 
 
-def test_a_given_shape_wins(tmp_path: Path) -> None:
-    model, inputs = build_with_inputs("normless:wide_resnet(depth=10)", image_shape=(1, 8, 9))
-    assert isinstance(inputs, Tensor)
-    assert inputs.shape == (2, 1, 8, 9)
-    assert model(inputs).shape == (2, 10)
-    file = tmp_path / "mine.py"
-    file.write_text("import torch\ndef net():\n    return torch.nn.Flatten(), torch.ones(2, 7)\n")
-    assert build_with_inputs(f"{file}:net", image_shape=(1, 2, 3))[1].shape == (2, 1, 2, 3)  # type: ignore[union-attr]
-    assert build_with_inputs(f"{file}:net")[1].shape == (2, 7)  # type: ignore[union-attr]
-
-
 def test_a_file_may_return_its_inputs(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

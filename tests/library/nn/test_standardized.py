@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.nn import scalar_affine
 from normless.nn.standardized import scaled_std
 
 LAYERS = {
@@ -47,21 +46,6 @@ def test_the_layer_and_its_gradients_are_torchs_with_the_standardized_weight(nam
     direction = torch.randn_like(actual)
     found, wanted = (torch.autograd.grad(one, [*named.values()], direction) for one in (actual, expected))
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-
-
-def test_scalar_parts_act_on_the_standardized_weight() -> None:
-    layer = scalar_affine(nn.Conv2d(3, 4, 3))
-    layer.add_part("multiplier", torch.tensor([0.5]))
-    new = scaled_std(layer)
-    assert new.multiplier is layer.multiplier
-    new.add_part("layer_scale", torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    new.add_part("input_bias", torch.tensor([0.3]))
-    new.add_part("output_bias", torch.tensor([0.1]))
-    x = torch.randn(2, 3, 6, 6)
-    weight = by_hand(layer.weight, torch.ones(4))
-    branch = nn.functional.conv2d(x + 0.3, weight, layer.bias)
-    factors = 0.5 * torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1)
-    torch.testing.assert_close(new(x), branch * factors + 0.1)
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
 
 import pytest
 import timm
 import torch
 from gallery import ROWS
 from torch import Tensor, nn
-from written_networks import Written
 
 import normless as nl
 
@@ -48,24 +46,10 @@ def test_gamma_decays_in_residual_networks_with_batch_norms_and_nowhere_else(
     assert "guidelines" not in str(forced)
 
 
-def divided(m: Any, x: Tensor) -> Tensor:
-    """Attention with a learned temperature for each head, and one for the logits, by which they are divided."""
-    q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in m.qkv(m.norm(x)).chunk(3, -1))
-    weights = (q @ k.transpose(-2, -1) * m.heat).softmax(-1)
-    x = x + m.proj((weights @ v).transpose(1, 2).flatten(2))
-    return m.head(x.mean(1)) / m.divisor  # type: ignore[no-any-return]
-
-
-def with_divisor() -> nn.Module:
-    layers = {"qkv": nn.Linear(8, 24), "proj": nn.Linear(8, 8), "head": nn.Linear(8, 3), "norm": nn.LayerNorm(8)}
-    return Written(divided, **layers, heat=nn.Parameter(torch.ones(2, 1, 1)), divisor=nn.Parameter(torch.ones(())))
-
-
-@pytest.mark.parametrize("name", ["TwoTowers", "softplus of a scale", "divided"])
+@pytest.mark.parametrize("name", ["TwoTowers", "softplus of a scale"])
 def test_temperatures_decay_only_where_they_are_named(name: str) -> None:
-    inputs = ROWS[name].example()[0] if name in ROWS else (torch.randn(2, 5, 8),)
-    model = ROWS[name].network() if name in ROWS else with_divisor()
-    expected = {"TwoTowers": {"logit_scale"}, "softplus of a scale": {"scale"}, "divided": {"heat", "divisor"}}
+    model, (inputs, _) = ROWS[name].network(), ROWS[name].example()
+    expected = {"TwoTowers": {"logit_scale"}, "softplus of a scale": {"scale"}}
     names = {id(one): key for key, one in model.named_parameters()}
     for policy in ("guidelines", "weights", "all", "all+temperatures"):
         groups = nl.param_groups(model, *inputs, **RATES, policy=policy)

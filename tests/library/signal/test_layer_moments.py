@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 
 from normless.nn.standardized import scaled_std
 from normless.signal import Step, Stream
-from normless.signal.moments import Moments, activated, maximum, normalized
+from normless.signal.moments import Moments, activated, maximum
 from normless.signal.quadrature import rectified, rectified_sum
 from normless.signal.weights import rows_of, weighted_moments
 
@@ -87,28 +87,6 @@ def test_a_rectified_sum_of_a_rectified_number(mean: float, deviation: float, sh
     scale = float(total.square().mean())
     assert float(result[1]) == pytest.approx(scale, rel=0.03, abs=0.01)
     assert float(result[0]) == pytest.approx(float(total.mean()), abs=0.02 * (1 + scale**0.5))
-
-
-def test_a_norm_makes_the_second_moment_known_again() -> None:
-    batch = normalized(nn.BatchNorm1d(4), None, torch.Size((8, 4)), True)
-    layer = normalized(nn.LayerNorm(4), None, torch.Size((8, 5, 4)), True)
-    assert batch is not None
-    assert layer is not None
-    assert torch.equal(batch.variance, torch.ones(1, 4).double())
-    assert torch.equal(layer.second, torch.ones(1, 5, 4).double())
-    assert (batch.split, layer.split) == (True, False)
-    uneven, shape = nn.LayerNorm(4), torch.Size((8, 4))
-    nn.init.uniform_(uneven.weight)
-    with torch.no_grad():
-        assert normalized(uneven, None, torch.Size((8, 5, 4)), True) is None
-    assert normalized(nn.RMSNorm(4), None, shape, True) is None
-    assert normalized(nn.BatchNorm1d(4), None, shape, False) is None
-    # In evaluation an untrained one divides by its running deviation.
-    norm, moments = nn.BatchNorm1d(4), random_moments(4)
-    nn.init.constant_(norm.running_var, 4.0)  # type: ignore[arg-type]
-    result = normalized(norm, moments, shape, False)
-    assert result is not None
-    close(result.second, moments.second / 4, rtol=1e-4, atol=0)
 
 
 def of(mean: float, variance: float) -> Moments:

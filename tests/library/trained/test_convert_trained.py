@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from trained_networks import far, images, post_activation, pre_activation, small, with_statistics
-from written_networks import Written
 
 import normless as nl
-from normless.nn import ChannelAffine, Pointwise
+from normless.nn import ChannelAffine
 from normless.nn.standardized import ScaledStd
 
 GROUPS, HALVES = "group_norm(groups=4)", "group_norm(groups=2)"
@@ -92,28 +91,6 @@ def test_each_channel_has_the_mean_and_the_deviation_of_the_norm(build: Callable
     for path, values in expected.items():
         tolerance = 1e-3 if scheme == "nf_resnet" else 1e-4
         torch.testing.assert_close(made[path], values, rtol=tolerance, atol=tolerance)
-
-
-def words(m: Any, input_ids: Tensor) -> Any:
-    x = m.embedding(input_ids)
-    x = x + m.back(F.gelu(m.hidden(m.norm(x))))
-    return m.head(m.last(x))
-
-
-def test_layer_norms_become_pointwise_functions() -> None:
-    parts = {"embedding": nn.Embedding(11, 8), "hidden": nn.Linear(8, 16), "back": nn.Linear(16, 8)}
-    norms = {"norm": nn.LayerNorm(8), "last": nn.LayerNorm(8)}
-    model, ids = (
-        Written(words, **parts, **norms, head=nn.Linear(8, 11, bias=False)),
-        torch.arange(120).reshape(12, 10) % 11,
-    )
-    model.head.weight = model.embedding.weight  # type: ignore[union-attr]
-    nn.init.uniform_(model.get_parameter("norm.weight"), 0.5, 2)
-    net: Any
-    net, report = nl.convert_trained(model, "dyt", {"input_ids": ids})
-    assert far(net(ids), model(ids)) < min(0.3, report.distance[0] / 2)
-    assert net.head.weight is net.embedding.weight
-    assert len({round(own.alpha.item(), 4) for own in net.modules() if isinstance(own, Pointwise)}) == 2
 
 
 @pytest.mark.parametrize("scheme", ["none", "dyt"])
