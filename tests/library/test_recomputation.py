@@ -1,4 +1,4 @@
-"""Recomputed segments against the plain network: gradients, running statistics, random numbers, memory."""
+"""Recomputed segments against the plain network: gradients, running statistics, random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks as folders of the Hugging Face hub: written, read back, described, and harmless to read."""
+"""Networks as folders of the Hugging Face hub: written, read back, and harmless to read."""
 
 from __future__ import annotations
 

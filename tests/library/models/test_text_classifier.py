@@ -1,4 +1,4 @@
-"""Classifiers of sentences of transformers: by kind, from a configuration or a checkpoint, without a network."""
+"""Classifiers of sentences of transformers: by kind or from a checkpoint, without a network."""
 
 from __future__ import annotations
 

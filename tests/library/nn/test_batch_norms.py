@@ -1,4 +1,4 @@
-"""Ghost, alternating, partial and frozen batch norm against torch's own layer, loops and the closed form."""
+"""Ghost, alternating and partial batch norm against torch's own layer, loops and the closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watchers receive the tensors that hooks and autograd give, and the network's state is restored."""
+"""Watchers receive the tensors that hooks and autograd give, or are told what was missed."""
 
 from __future__ import annotations
 

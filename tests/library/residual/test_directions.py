@@ -1,4 +1,4 @@
-"""Normalizations that define an output, or compare queries and keys, and heads, beyond the gallery's goldens."""
+"""Normalizations that define an output, beyond the gallery's goldens."""
 
 from __future__ import annotations
 

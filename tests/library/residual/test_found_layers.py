@@ -1,4 +1,4 @@
-"""Layers in forward code, modules of several names, tied and packed layers, beyond what the gallery states."""
+"""Roles and names of norms, beyond what the gallery states."""
 
 from __future__ import annotations
 

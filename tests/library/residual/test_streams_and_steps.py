@@ -1,4 +1,4 @@
-"""Hyper-connections, sums x + c·(f(x) − x), split and joined activations, weights without modules, experts."""
+"""Conversions of hyper-connections, of sums x + c·(f(x) − x), and of branches that end without a module."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OfAList(Static):
         return torch.stack([stream + b * y for b, stream in zip(self.writes, streams, strict=True)], 1)
 
 
-KINDS: list[type[Stream]] = [Static, WithoutMixing, OneMatrix, Dynamic, Manifold]
+KINDS: list[type[Stream]] = [Static, WithoutMixing, OneMatrix, OfAList, Dynamic, Manifold]
 
 
 def streams_at_end(net: nn.Module, x: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def streams_at_end(net: nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("kind", "scheme"), [*((kind, "skipinit(keep_scale=False)") for kind in [*KINDS, OfAList]), (Static, "fixup")]
+    ("kind", "scheme"), [*((kind, "skipinit(keep_scale=False)") for kind in KINDS), (Static, "fixup")]
 )
 def test_schemes_that_start_without_branches_start_at_the_mixed_streams(kind: type[Stream], scheme: str) -> None:
     model = Streams(kind)

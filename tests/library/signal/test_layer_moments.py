@@ -1,4 +1,4 @@
-"""Means and variances after layers, poolings and activations: against samples, closed forms and published numbers."""
+"""Means and variances after layers, maxima and activations: against samples, closed forms and published numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converted networks of transformers in use: exported, compiled, traced, with caches, masks, losses, all outputs.
+"""Converted networks of transformers in use: with caches, masks, losses, all outputs.
 
 The oracle of every value is the original network with its norms replaced by hand by the identity: with RemoveNorms
 and sums that are modules of their own (ScaleSums(1.0)), the conversion computes the same by rewritten code.
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 import normless as nl
 from normless.edits import RemoveNorms, ScaleSums
 
-# Warnings of the exporter, the tracer and the compiler are their own.
+# Warnings of the libraries are their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 BARE = nl.Scheme("bare", (RemoveNorms(), ScaleSums(1.0)))
@@ -67,17 +67,11 @@ def assert_same(outputs: Any, expected: Any) -> None:
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-@pytest.fixture(scope="module", params=some(ALL))
-def pair(request: pytest.FixtureRequest) -> tuple[Any, Any, dict[str, Any]]:
-    """The conversion, the oracle, and inputs."""
-    torch.manual_seed(0)
-    model, inputs = built(request.param)
-    return nl.convert(model, BARE, **inputs), without_norms(model), inputs
-
-
-def test_every_output_has_its_class_fields_and_values(pair: tuple[Any, Any, dict[str, Any]]) -> None:
-    net, bare, inputs = pair
-    assert any("residual_sum" in name for name, _ in net.named_modules())
+@pytest.mark.parametrize("name", some(ALL))
+def test_every_output_has_its_class_fields_and_values(name: str) -> None:
+    model, inputs = built(name)
+    net, bare = nl.convert(model, BARE, **inputs), without_norms(model)
+    assert any("residual_sum" in path for path, _ in net.named_modules())
     for asked in ({}, {"output_hidden_states": True}):
         assert_same(net(**inputs, **asked), bare(**inputs, **asked))
         as_tuples = net(**inputs, **asked, return_dict=False)
