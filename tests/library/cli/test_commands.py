@@ -81,7 +81,7 @@ def test_inspect_says_what_a_folder_was_converted_by(tmp_path: Path, capsys: Cap
 
 
 WIDE = "normless:wide_resnet(depth=10, width=1)"
-DEEP = "normless:dense(depth=40, width=50, in_features=50)"
+DEEP = "normless:dense(depth=24, width=50, in_features=50)"
 
 
 def test_probe_measures_what_python_does(capsys: Capture) -> None:

@@ -214,7 +214,7 @@ def test_the_alpha_of_the_lowest_loss_is_taken(tmp_path: Path) -> None:
     assert not altered(before, model) | altered(model, net)
     losses = {float(alpha): float(loss) for alpha, loss in re.findall(r"([\d.]+): ([\d.e+-]+|inf)", said)}
     nl.save(net, tmp_path)
-    for one in (net, nl.convert(model, scheme, *inputs), nl.load(tmp_path, model)):
+    for one in (net, nl.load(tmp_path, model)):
         alphas = {round(module.alpha.item(), 6) for module in one.modules() if isinstance(module, Pointwise)}
         assert alphas == {min(losses, key=losses.__getitem__)}
 
