@@ -46,7 +46,13 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     recorder = Recorder(modules)
     tape = Tape(tensors, recorder)
     try:
-        with collection_paused(), untouched(model, inputs, kwargs), recorder.following(model), quiet(), below_autograd():
+        with (
+            collection_paused(),
+            untouched(model, inputs, kwargs),
+            recorder.following(model),
+            quiet(),
+            below_autograd(),
+        ):
             for tensor in tensors_in([list(inputs), list(kwargs.values())]):
                 tape.add_root(tensor, "input")
             try:
@@ -64,7 +70,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _refuse_unreadable(modules: Mapping[str, nn.Module], tensors: Mapping[str, tuple[str, Tensor]]) -> None:
-    """Raise an UnresolvedStructureError for a network with parts that cannot be followed, or that has no sizes yet."""
+    """Raise an UnresolvedStructureError for a network with parts that cannot be followed or have no sizes yet."""
     scripted = next((path for path, module in modules.items() if isinstance(module, torch.jit.ScriptModule)), None)
     if scripted is not None:
         raise UnresolvedStructureError(

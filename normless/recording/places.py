@@ -112,7 +112,9 @@ _PLACES: dict[tuple[Any, ...], tuple[Place | None, Any]] = {}
 
 def _place_of(steps: list[tuple[Routine, CodeType, int]], is_method: bool) -> Place | None:
     """Return the place of the innermost of several expressions, each of which the next calls."""
-    positions = [next(islice(code.co_positions(), instruction // 2, None)) for _, code, instruction in steps]
+    positions: list[Any] = [
+        next(islice(code.co_positions(), instruction // 2, None)) for _, code, instruction in steps
+    ]
     count = next((at for at, position in enumerate(positions) if None in position), len(steps))
     place: Place | None = None
     for (routine, _, _), position in reversed([*zip(steps, positions, strict=True)][:count]):
