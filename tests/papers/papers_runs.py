@@ -30,10 +30,6 @@ _FACTORS = (1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01)
 _METRICS = ("test_accuracy", "training_loss", "training_loss_with_l2")
 
 
-class RequestedError(Exception):
-    """Ends an artefact at its first request for runs, which the laboratory has recorded."""
-
-
 @dataclass(frozen=True)
 class End:
     """How a run ends, in each of its eight epochs alike; seeds differ by little noise.
@@ -80,17 +76,15 @@ class FakeLaboratory:
     """Stands for a `Laboratory`.
 
     Args:
-        ends: how runs end; the first request raises `RequestedError` if None.
+        ends: how runs end.
         extends: whether learning rates are extended where an optimum lies at their end.
 
     Attributes:
-        sweeps: those that were asked for.
-        points: their runs, with extensions.
+        points: runs of the sweeps that were asked for, with extensions.
         configs: of all runs that were asked for.
     """
 
-    def __init__(self, ends: Ends | None = None, *, extends: bool = False) -> None:
-        self.sweeps: list[Sweep] = []
+    def __init__(self, ends: Ends, *, extends: bool = False) -> None:
         self.points: list[Point] = []
         self.configs: list[Settings] = []
         self._ends = ends
@@ -99,7 +93,6 @@ class FakeLaboratory:
 
     def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
         """As `Laboratory.run`."""
-        self.sweeps.append(sweep)
         named: list[tuple[str, Point]] = []
         rows: dict[str, RunRow] = {}
         further = sweep.points()
@@ -111,7 +104,6 @@ class FakeLaboratory:
                 rows[row.hash] = row
             result = sweep_result(sweep, named, rows)
             further = further_points(sweep, result.runs, metrics) if self._extends else ()
-            self._check()
         return result
 
     def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
@@ -121,31 +113,17 @@ class FakeLaboratory:
     def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
         """As `Laboratory.carry_out`."""
         points = [Point({}, config.rate, config.seed, config) for config in configs]
-        rows = [self._rows.get(point.config) or self._row_of(point) for point in points]
-        self._check()
-        return rows
-
-    def weights(self, configs: Sequence[Settings]) -> list[Path]:
-        """There are none of runs that were not trained."""
-        self.carry_out(configs)
-        raise RequestedError
-
-    def _check(self) -> None:
-        if self._ends is None:
-            raise RequestedError
+        return [self._rows.get(point.config) or self._row_of(point) for point in points]
 
     def _row_of(self, point: Point) -> RunRow:
         config = point.config
         self.configs.append(config)
-        result: dict[str, Any] = {"epochs": []}
-        outcome: RunOutcome = "trained"
-        if self._ends is not None:
-            ghost = config.to_dict().get("ghost_batch_size")
-            labels = point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}
-            end = self._ends(labels, point)
-            outcome, result = "diverged" if end.test is None else "trained", _result(end, point)
+        ghost = config.to_dict().get("ghost_batch_size")
+        end = self._ends(point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}, point)
+        outcome: RunOutcome = "diverged" if end.test is None else "trained"
         # A name instead of the hash, which takes longer than all the rest.
         name, values = f"run-{len(self.configs)}", config.to_dict()
+        result = _result(end, point)
         self._rows[config] = RunRow(name, config.KIND, values, outcome, None, result, 1.0, "", "", {})
         return self._rows[config]
 
@@ -221,14 +199,3 @@ def measured(
         effort = settings["effort"]
         settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
     return found.function(context, **settings), laboratory
-
-
-def asked_for(artefact: str, context: Context, **changes: Any) -> FakeLaboratory:
-    """The laboratory with the first runs that an artefact asks for; without any if it trains nothing."""
-    laboratory, found = FakeLaboratory(), artefact_of(artefact)
-    try:
-        settings = {**found.settings[context.budget], **changes}
-        found.function(replace(context, lab=cast(Laboratory, laboratory)), **settings)
-    except RequestedError:
-        pass
-    return laboratory

@@ -101,12 +101,6 @@ def test_it_carries_everything_out_and_its_rows_suffice_elsewhere(whole: Campaig
     assert json.loads(shown.stdout)["finished"] == RUNS
 
 
-def test_measurements_begin_only_with_enough_time(designs: tuple[Entry, ...], tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, entries=(replace(designs[0], minutes=60.0),))
-    campaign.carry_out(0.1)
-    assert campaign.status()[0].result is None
-
-
 KILLED = """
 import sys
 from pathlib import Path

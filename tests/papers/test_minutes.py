@@ -109,23 +109,6 @@ def test_pieces_add_up_and_the_cheapest_decision_comes_first(tmp_path: Path, pie
     assert (third["results"], third["next"], len(Inline.carried_out)) == ([], [], 4)
 
 
-def test_an_artefact_that_trains_nothing_begins_only_where_it_ends_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: Piece
-) -> None:
-    def measured(name: str) -> Artefact:
-        evidence = Evidence(pd.DataFrame(), (check("It holds.", True),))
-        made = Artefact(published_as(name), "measurement", lambda context: evidence, checks=tuple)
-        vars(made)["settings"] = {"gpu": {}}
-        return made
-
-    for place in (module, plan):
-        monkeypatch.setattr(place, "artefact_of", measured)
-    monkeypatch.setattr(plan, "seconds_of_artefact", {SHORT: 50.0, LONG: 70.0}.__getitem__)
-    printed = piece(tmp_path, 1)
-    assert [result["id"] for result in printed["results"]] == [SHORT]
-    assert [step["artefacts"] for step in printed["next"]] == [[LONG]]
-
-
 def test_rows_of_several_folders_make_what_none_has_alone(tmp_path: Path, piece: Piece) -> None:
     whole, one, other = (tmp_path / name for name in ("whole", "one", "other"))
     piece(whole, 10)

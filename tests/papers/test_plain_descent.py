@@ -122,19 +122,3 @@ def test_captured_steps_are_that_descent(
     train(config, tmp_path / "run", logger=None)
     assert [graph.replays for graph in graphs] == [EPOCHS * STEPS - WARMUP]
     assert losses_in(tmp_path / "run") == pytest.approx(expected(config), rel=rounding)
-
-
-def test_runs_in_turns_are_each_its_own_descent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_a_card(monkeypatch, fused=False)
-    configs = {seed: replace(CONFIG, seed=seed) for seed in range(2)}
-    runs = {seed: training_run.begin(config, tmp_path / str(seed), logger=None) for seed, config in configs.items()}
-    while runs:
-        for seed, run in list(runs.items()):
-            try:
-                run.turn()
-            except StopIteration:
-                del runs[seed]
-    losses = {seed: losses_in(tmp_path / str(seed)) for seed in configs}
-    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
-    for seed, config in configs.items():
-        assert losses[seed] == pytest.approx(expected(config), rel=1e-10)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from papers_runs import End, evidence_of, made_up
+from papers_runs import End, made_up
 
 from normless_lab.sweeps import RunRow
 from normless_papers.artefact import artefact_of
-from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.pages.headline import headlines
 from normless_papers.pages.tables import heading_of, row_of
@@ -60,19 +59,6 @@ def test_rows_of_the_same_network_and_device_say_what_a_run_takes() -> None:
     assert Speeds([row(done, 50, 50)], "cpu").seconds(alike) == stated
     assert Speeds([row(done, 50, 50, epochs=0)], "a card").seconds(alike) == stated
     assert Speeds([replace(row(done, 50, 50), outcome="failed", result=None)], "a card").seconds(alike) == stated
-
-
-def test_the_table_is_in_proportion_to_depth_and_examples_and_knows_its_limits() -> None:
-    seconds = Speeds().seconds
-    deep, shallow, longer = seconds(config()), seconds(config(55)), seconds(config(epochs=20))
-    set_up = 2 * deep - longer
-    assert 0 < set_up < 10
-    assert deep - set_up == pytest.approx(10 * 50_000 / 15_500)
-    assert shallow == pytest.approx(1 + (deep - 1) / 2)
-    assert seconds(config(scheme="batch_norm(initialization='xavier')")) > 1.3 * deep
-    assert seconds(config(data="cifar10(train=5000, test=1000)")) < deep / 5
-    assert math.isnan(seconds(replace(config(), model="timm:resnet18")))
-    assert math.isnan(seconds(replace(config(), data="image_folder")))
 
 
 def test_steps_decide_most_per_second_and_count_shared_runs_once() -> None:
@@ -124,19 +110,3 @@ def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_t
     ]
     assert all(own.to_decide for own in headlines() if own.minutes is None)
     assert minutes_table() in CARD.read_text(encoding="utf-8")
-
-
-DESIGNS = sorted({name for names in claims_at("gpu").values() for name in names})
-
-
-def plateaus_of(name: str) -> list[Effort]:
-    efforts = artefact_of(name).settings["gpu"].values()
-    return [own for own in efforts if isinstance(own, Effort) and own.plateau is not None]
-
-
-@pytest.mark.parametrize("name", [name for name in DESIGNS if plateaus_of(name)])
-@pytest.mark.parametrize(("accuracy", "verdict"), [(95.0, "holds"), (50.0, "fails")])
-def test_a_design_knows_its_control(name: str, accuracy: float, verdict: str) -> None:
-    """All runs are as accurate as the plateaus, so that only a control of unknown labels is not, or none is."""
-    checks = evidence_of(name, lambda labels, point: End(accuracy, bleu=0.3), "gpu").checks
-    assert [own.verdict for own in checks if own.of == "premise"] == [verdict]

@@ -7,18 +7,15 @@ import math
 import pytest
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
-from normless import convert, residual_map
+from normless import convert
 from normless.models import resnet_cifar, resnet_v2, wide_resnet
 from normless.models.spec import build_model
 from normless.schemes import SCHEMES
 from normless_lab.sweeps import without_kept_scale
 from normless_papers.experiments.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.networks.published_schemes import convert as convert_as_published
-from normless_papers.skipinit.appendix_c import formulas
-from normless_papers.skipinit.initialization import ConvolutionalNetwork
-from normless_papers.skipinit.method import _algorithm
 from normless_papers.skipinit.reference_code import appendix_g, expected_parameters
 
 
@@ -94,28 +91,6 @@ def test_resnet_v1_has_the_originals_strides_and_no_zero_gamma() -> None:
     assert all((gamma == 1).all() for gamma in gammas)
 
 
-def test_no_weights_bring_the_variance_of_a_block_with_an_identity_to_one() -> None:
-    """Fixup, section 4.1 (2): of LSUV's layers each has unit variance; the sum then grows by the branch's."""
-    images = torch.randn(64, 3, 16, 16)
-    network = convert(build_model("normless:wide_resnet(depth=16, width=1)"), "lsuv", images)
-    sums: list[tuple[Tensor, Tensor]] = []
-    for block in network.blocks:
-        block.sum.register_forward_hook(lambda _, sides, output: sums.append(sides))
-    with torch.no_grad():
-        network.eval()(images)
-    for skip, branch in sums:
-        assert branch.var().item() == pytest.approx(1, abs=0.05)
-        # The least variance that any factor on the branch's last weights leaves.
-        slope = ((skip - skip.mean()) * (branch - branch.mean())).mean() / branch.var()
-        assert (skip - slope * branch).var() > 0.9 * skip.var()
-
-
-def test_skipinit_v1_has_a_scalar_bias_in_every_block() -> None:
-    blocks, biases, agreements = _algorithm(32)
-    assert biases == (1,) * blocks == (1,) * 16
-    assert all(agreement.agrees for agreement in agreements)
-
-
 def test_the_reference_code_has_its_multipliers_and_the_counted_parameters() -> None:
     network = convert(resnet_v2(50), "zeroinit(dropout=0)").double().eval()
     x = torch.randn(1, 3, 32, 32, dtype=torch.float64)
@@ -124,11 +99,3 @@ def test_the_reference_code_has_its_multipliers_and_the_counted_parameters() -> 
     nn.init.ones_(network.get_submodule("blocks.4.conv3").get_parameter("multiplier"))
     assert not torch.allclose(appendix_g(network, x), start)
     assert expected_parameters() == sum(parameter.numel() for parameter in network.parameters())
-
-
-def test_the_network_of_figure_2_c_and_the_formulas_of_appendix_c() -> None:
-    network = ConvolutionalNetwork(3, width=8)
-    assert residual_map(network).depth == 3
-    assert network(torch.randn(2, 3, 16, 16)).shape == (2, 8, 4, 4)
-    assert [stride[0] for stride in strides(network).values()] == [2, 2, 1, 1, 1]
-    assert formulas(8)[0] == pytest.approx(0.4036, abs=1e-4)

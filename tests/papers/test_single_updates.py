@@ -10,23 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from papers_helpers import carried_out, verdict_of
+from papers_helpers import carried_out
 from torch import nn
 
 from normless_papers.artefact import Context
-from normless_papers.claims import stated
 from normless_papers.probes import find_divergence
-from normless_papers.understanding_bn import architecture_rates, initializations, single_updates
-from normless_papers.understanding_bn.channels_and_classes import _favourite
-from normless_papers.understanding_bn.initializations import Initializations, Measured, conv_path
-from normless_papers.understanding_bn.single_updates import Divergence
+from normless_papers.understanding_bn import initializations, single_updates
+from normless_papers.understanding_bn.initializations import Initializations
 
 TINY: dict[str, Any] = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 2}
-
-
-def test_layers_are_counted_from_the_stem() -> None:
-    paths = ["blocks.0.conv1", "blocks.0.conv2", "blocks.8.conv1", "blocks.53.conv2"]
-    assert [conv_path(layer) for layer in (2, 3, 18, 109)] == paths
 
 
 def test_draws_share_their_minibatches_and_depend_on_the_seed_alone(context: Context) -> None:
@@ -72,33 +64,6 @@ def test_the_longest_useful_step_is_where_the_loss_is_as_large_as_at_the_start(
     assert single_updates._longest_useful_step(rows) == pytest.approx(step)
 
 
-def test_the_favourite_is_the_class_with_the_largest_bias_gradient() -> None:
-    probabilities, targets = np.array([[0.1, 0.8, 0.1], [0.2, 0.7, 0.1]]), np.eye(3)[[1, 0]]
-    gradient = probabilities - targets
-    by_class = pd.DataFrame({"class": range(3), "predicted_share": [0.0, 1.0, 0.0]})
-    by_class = by_class.assign(bias_gradient=gradient.mean(0), mean_abs_gradient=np.abs(gradient).mean(0))
-    by_example = pd.DataFrame({"example": np.repeat([0, 1], 3), "class": [0, 1, 2] * 2, "gradient": gradient.ravel()})
-    row = _favourite(by_class, by_example.assign(is_target=targets.ravel() > 0)).iloc[0]
-    assert row["class"] == 1
-    assert row["column_mean"] == pytest.approx(0.7)
-    assert row["bias_gradient"] == pytest.approx(0.25)
-
-
-@pytest.mark.parametrize(
-    ("upper_end", "lower_end", "verdict"), [(1e5, 2.0, "holds"), (5.0, 2.0, "fails"), (1e5, 50.0, "fails")]
-)
-def test_moments_along_a_path_by_hand(upper_end: float, lower_end: float, verdict: str) -> None:
-    ends = {"lower": lower_end, "upper": upper_end}
-    rows = [
-        {"point": point, "order": order, "abs_mean": value, "variance": value}
-        for part, (first, last) in single_updates._PARTS.items()
-        for order in range(first, last + 1)
-        for point, value in ((0.0, 1.0), (0.5, 1.1), (1.0, ends.get(part, 1.0)))
-    ]
-    table = single_updates._by_part(pd.DataFrame(rows))
-    assert verdict_of(single_updates._figure_6(Divergence(3, 20, (1, 1, 1), (table,) * 3))) == verdict
-
-
 def test_a_draw_above_the_limit_before_the_first_update_has_diverged_and_has_no_path(
     monkeypatch: pytest.MonkeyPatch, context: Context
 ) -> None:
@@ -109,26 +74,3 @@ def test_a_draw_above_the_limit_before_the_first_update_has_diverged_and_has_no_
     assert values["share of draws with a loss above the threshold before the first update"] == 1
     assert evidence.draw is None
     assert {check.verdict for check in evidence.checks} == {"inconclusive"}
-
-
-def test_only_draws_below_the_limit_can_fail_to_diverge() -> None:
-    """Of five draws two start above it, two diverge by an update, and one does not diverge."""
-    four = Divergence(5, 20, (0, 3, 0, 1), ()).diverges()
-    assert (four.verdict, four.numbers["draws"]) == ("inconclusive", 3)
-    assert four.numbers["share_of_draws"] == pytest.approx(2 / 3)
-    assert Divergence(4, 20, (0, 3, 0, 1), ()).diverges().verdict == "holds"
-
-
-def test_networks_above_the_limit_at_their_start_have_no_largest_rate() -> None:
-    rows = [
-        {"batch_norm": kind, "draw": draw, "largest": rate, "smallest_diverging": 2 * rate}
-        | {"first_stable": rate > 0, "ten_diverged": True}
-        for draw, low in enumerate((0.0, 1e-4, 1e-4))
-        for kind, rate in ((False, low), (True, 1.0))
-    ]
-    rates = architecture_rates._stable_rates(Measured(pd.DataFrame(rows)))
-    assert rates["does not diverge, without batch norm"] == pytest.approx(1e-4)
-    assert rates["share of draws without batch norm that diverge before the first step"] == pytest.approx(1 / 3)
-    assert rates["log10 of the ratio of the rates that do not diverge"].mean == pytest.approx(4)  # type: ignore[union-attr]
-    checks = stated(architecture_rates._maximal_learning_rate(Measured(pd.DataFrame(rows[:2]))))
-    assert [check.verdict for check in checks] == ["holds", "holds", *["inconclusive"] * 3]

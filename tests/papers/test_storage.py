@@ -126,11 +126,3 @@ def test_every_published_and_measured_row_is_there_once_and_in_order(printed: li
         depth = int(row["depth"])
         expected = depth + 0.5 if depth in printed else math.nan, depth + 0.25 if depth in found else math.nan
         assert (row["loss_published"], row["loss_measured"]) == pytest.approx(expected, nan_ok=True)
-
-
-def test_missing_keys_are_empty_and_lists_are_text() -> None:
-    measured = pd.DataFrame({"variant": ["skipinit", None], "accuracy": [0.5, 0.25]})
-    table = beside([{"variant": "skipinit", "range": [-4, -3]}], measured, ["variant"])
-    assert table["variant"].tolist() == ["skipinit", ""]
-    assert table["range"].iloc[0] == "-4, -3"
-    assert table["accuracy"].tolist() == [0.5, 0.25]

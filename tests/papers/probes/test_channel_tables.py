@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from measured import measured
 from torch import Tensor, nn
 
-from normless import convert
-from normless.models import resnet_cifar, wide_resnet
+from normless.models import wide_resnet
 from normless.probes import observe
 from normless_papers.probes.channel_contributions import contributions
 from normless_papers.probes.channel_gradients import ChannelGradients, channel_gradient_spread
@@ -64,16 +63,6 @@ def test_parameters_have_their_gradient_and_the_mean_of_the_channel_they_read(ki
     assert row["sum_correlation"] == pytest.approx(np.corrcoef(table["abs_sum"], table["sum_abs"])[0, 1])
     assert row["mean_correlation"] == pytest.approx(np.corrcoef(table[["abs_sum", "channel_mean"]].rank().T)[0, 1])
     assert row["share_aligned"] == pytest.approx(float((table["abs_sum"] >= table["sum_abs"] / 2).mean()))
-
-
-def test_the_mean_before_an_activation_behind_a_sum_is_that_of_the_sum() -> None:
-    model = convert(resnet_cifar(8), "none")
-    table = measured(ParameterGradients(["blocks.1.conv1"]), model, INPUTS, TARGETS)
-    h = torch.relu(model.norm(model.stem(INPUTS)))
-    block = model.blocks[0]
-    total = block.conv2(torch.relu(block.conv1(h))) + h
-    found = table.drop_duplicates("in_channel")["channel_mean"]
-    np.testing.assert_allclose(found, total.mean((0, 2, 3)).detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_summands_of_chosen_parameters_are_a_row_each() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -62,18 +61,6 @@ def test_gamma_equation_24_one_step_of_the_direction() -> None:
         assert row["update"] == pytest.approx(float((after / after.norm() - direction).norm()), rel=1e-5)
         assert row["effective_rate"] == pytest.approx(rate / float(start.norm()) ** 2)
         assert row["update"] == pytest.approx(row["effective_rate"] * float(at_direction.norm()), rel=1e-3)
-
-
-def test_slopes_of_a_known_law() -> None:
-    rows = [
-        {"varied": "other", "role": "other", "layer": layer, "gamma_norm": norm, "update": height * norm**-1.7}
-        for layer, height in (("a", 1.0), ("b", 50.0))
-        for norm in (0.5, 1.0, 3.0)
-    ]
-    zero = {"varied": "other", "role": "other", "layer": "a", "gamma_norm": 2.0, "update": 0.0}
-    (row,) = gamma_slopes(pd.DataFrame([*rows, zero])).to_dict("records")
-    assert (row["slope"], row["r_squared"]) == (pytest.approx(-1.7), pytest.approx(1))
-    assert (row["norms"], row["points"]) == (2, 6)
 
 
 def test_all_gammas_at_once_scale_the_stream_and_the_logits_so_that_the_slope_is_minus_one() -> None:

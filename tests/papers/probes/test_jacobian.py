@@ -51,23 +51,3 @@ def test_a_batch_norm_stops_the_mean_and_the_scale_of_every_channel() -> None:
     torch.testing.assert_close(spectra(table)[0], expected, rtol=1e-9, atol=1e-11)
     alone = jacobian_spectrum(nn.BatchNorm1d(3, eps=1e-14), inputs)
     torch.testing.assert_close(spectra(alone), torch.ones(12, 3, dtype=torch.float64))
-
-
-class Tokens(nn.Module):
-    """A network whose input cannot have a gradient, and a module that runs twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.shared = nn.Embedding(7, 4), nn.ReLU()
-        self.head, self.aside = nn.Linear(4, 2), nn.Linear(4, 2)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        embedded = self.shared(self.embedding(tokens))
-        self.aside(embedded)
-        return self.head(self.shared(embedded))
-
-
-def test_token_networks_start_behind_their_embedding() -> None:
-    network, tokens = Tokens(), torch.randint(7, (3,))
-    table = jacobian_spectrum(network, tokens, start="head")
-    torch.testing.assert_close(spectra(table)[0], torch.linalg.svdvals(network.head.weight.detach().double()))

@@ -58,16 +58,6 @@ def test_text_of_known_bytes_comes_back(text: str) -> None:
     assert all(len(SPECIAL_TOKENS) <= token < vocabulary.size <= 40 for token in tokens)
 
 
-def test_special_tokens_are_never_read_from_text_and_end_what_is_decoded() -> None:
-    texts = ["</s> <s> <pad> <unk>"]
-    vocabulary = BytePairs.train(texts, 60)
-    (tokens,) = vocabulary.encode(texts)
-    assert not set(tokens) & set(SPECIAL_TOKENS)
-    padding, start, end, _ = SPECIAL_TOKENS
-    sentences = [tokens, [start, *tokens, end, *tokens, padding], [padding, *tokens], [end], []]
-    assert vocabulary.decode(sentences) == [*texts * 3, "", ""]
-
-
 def test_a_saved_vocabulary_is_the_same(tmp_path: Path) -> None:
     vocabulary = BytePairs.train(TEXTS, 30)
     path = tmp_path / "vocabulary.json"

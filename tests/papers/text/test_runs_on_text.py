@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import docstring_parser
 import pandas as pd
 import pytest
 import torch
@@ -22,13 +19,9 @@ from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.errors import MissingExtraError
 from normless.probes import RideAlong, every
-from normless_lab.train import RunConfig, RunListener, TrainConfig, network_and_data, train
-from normless_lab.train.command import descriptions
-from normless_lab.train.pauses import TerminatedError
-from normless_papers.experiments.image_runs import PaperConfig
-from normless_papers.text import BytePairs, TextConfig, TranslationConfig, bleu, translate
+from normless_lab.train import RunConfig, network_and_data, train
+from normless_papers.text import BytePairs, TextConfig, bleu, translate
 
 KINDS = ("text", "translation")
 
@@ -128,47 +121,6 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Any,
     assert without_seconds(result) == without_seconds(whole)
     files = {"vocabulary.json", "translations.txt"} & {path.name for path in directory.iterdir()}
     assert_same_run(tmp_path, directory, 3, MOMENTS, tuple(files))
-
-
-class Terminate(RunListener):
-    """Tells the process to end at the third step."""
-
-    def on_step(self, step: int, loss: float) -> None:
-        if step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-SMALL_BERT = TextConfig(
-    model="transformers:bert(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)",
-    data="sentiment(train=160, test=20)",
-    epochs=1,
-    device="cpu",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config", [SMALL_BERT, replace(PAIRS, data="grammar(train=400, validation=20, test=20)", epochs=1)], ids=KINDS
-)
-def test_a_run_goes_on_within_an_epoch(tmp_path: Path, config: RunConfig) -> None:
-    whole = train(config, tmp_path / "whole")
-    with pytest.raises(TerminatedError):
-        train(config, tmp_path / "parts", listeners=[Terminate()])
-    assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
-    assert_same_run(tmp_path / "parts", tmp_path / "whole", 1, MOMENTS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scheme", ["fixup", "skipinit", "layer_norm"])
-def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str, kind: str) -> None:
-    settings = {"weight_decay": 1e-4, "decoupled_decay": True, "clip": 1.0, "scalar_rate_scale": 0.1}
-    config = replace(config_of(kind, tmp_path), scheme=scheme, epochs=2, **settings)
-    result = train(config, tmp_path / "run")
-    assert result.outcome != "diverged"
-    assert result.epochs[1].training_loss < result.epochs[0].training_loss
-    network, _ = network_and_data(tmp_path / "run", type(config))
-    assert any(isinstance(module, nn.LayerNorm) for module in network.modules()) == (scheme == "layer_norm")
 
 
 def exact(config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -318,18 +270,3 @@ def test_a_mistake_has_its_sentence_and_leaves_no_files(
     with pytest.raises(ValueError, match=sentence):
         train(replace(config, **{**change, "model": model}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_missing_packages_are_named_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normless.extras.find_spec", lambda module: None if module == "sacrebleu" else module)
-    with pytest.raises(MissingExtraError, match=r"BLEU needs sacrebleu.*normless\[translation\]"):
-        train(PAIRS, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, PaperConfig, TextConfig, TranslationConfig])
-def test_every_setting_has_its_line(kind: type[RunConfig]) -> None:
-    described = descriptions(kind)
-    assert all(described[field.name] for field in fields(kind))
-    own = {parameter.arg_name for parameter in docstring_parser.parse(kind.__doc__ or "").params}
-    assert own <= {field.name for field in fields(kind)}

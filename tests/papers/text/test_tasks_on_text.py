@@ -15,7 +15,7 @@ from text_helpers import BERT, quick
 from normless.models import TokenNumbers, text_classifier
 from normless.optim import param_groups
 from normless.residual import residual_map
-from normless_lab.train import RunDirectory, network_and_data, train
+from normless_lab.train import RunDirectory, train
 from normless_papers.text import TextConfig, TextResult
 from normless_papers.text.text_task import TextTask
 from normless_papers.text.translation_task import inverse_square_root, token_cross_entropy
@@ -39,17 +39,6 @@ def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
     assert decays == {group["name"]: group["weight_decay"] for group in expected}
     assert {name for name, decay in decays.items() if decay} == {"weights", "gamma_last"}
     assert all((group["betas"], group["eps"]) == ((0.9, 0.95), 1e-6) for group in optimizer.param_groups)
-
-
-@pytest.mark.slow
-def test_bert_from_its_configuration(tmp_path: Path) -> None:
-    config = TextConfig(model=BERT, data="sentiment(train=96, test=20)", vocabulary=250, epochs=1, device="cpu")
-    result = train(replace(config, scheme="fixup"), tmp_path)
-    network, data = network_and_data(tmp_path, TextConfig)
-    assert result.steps == 3
-    assert network.network.config.vocab_size == data.tokens.size == result.vocabulary
-    assert sum(name.endswith("multiplier") for name, _ in network.named_parameters()) == 4
-    assert result.versions["transformers"]
 
 
 def checkpoint(folder: Path, *, tokenizer: bool) -> Path:
@@ -91,14 +80,6 @@ def test_a_checkpoint_brings_weights_and_tokenizer(tmp_path: Path) -> None:
     result = train(config, tmp_path / "run")
     assert result.vocabulary == 18
     assert not (tmp_path / "run" / "vocabulary.json").exists()
-
-
-def test_a_checkpoint_without_tokenizer_learns_byte_pairs(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "bert", tokenizer=False)
-    config = TextConfig(model=f"transformers:{folder}", data="sentiment(train=64, test=20)", device="cpu")
-    with pytest.raises(ValueError, match=r"has 18 tokens, but the data have .* the setting voc"):
-        train(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @given(st.integers(1, 10_000), st.integers(1, 4096), st.integers(0, 30_000))

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless_lab.data.images.image_data import Batch
-from normless_papers.text.byte_pairs import BytePairs
-from normless_papers.text.sentiment import sentiment
-from normless_papers.text.text_batches import LearnedTokens, TextData
+from normless_papers.text.text_batches import TextData
 from normless_papers.text.text_sets import LabelledSentences, LabelledText
-from normless_papers.text.tokens import SPECIAL_TOKENS, bucket_epoch, sorted_buckets
+from normless_papers.text.tokens import SPECIAL_TOKENS, bucket_epoch
 from normless_papers.text.translation_batches import TranslationBatch, TranslationData
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)
@@ -85,17 +82,6 @@ def test_processes_share_a_batch(sizes: list[int], world_size: int) -> None:
     assert sorted(item for part in tested for item in part) == sorted(expected(data))
 
 
-def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
-    text = sentiment(train=400, test=50)
-    pieces = BytePairs.train(text.train.sentences, 400)
-    tokens = LearnedTokens(pieces)
-    for sentence, encoded in zip(text.test.sentences, tokens.encode(text.test.sentences, 100), strict=True):
-        assert (encoded[0], encoded[-1]) == (1, 2)
-        assert pieces.decode([encoded]) == [sentence]
-    assert [len(item) for item in tokens.encode(text.test.sentences, 4)] == [4] * 50
-    assert tokens.padding == 0
-
-
 @settings(deadline=None)
 @given(LENGTHS, st.integers(30, 200), st.integers(0, 99), st.integers(0, 9))
 def test_every_pair_comes_once_in_batches_within_the_limit(
@@ -107,10 +93,6 @@ def test_every_pair_comes_once_in_batches_within_the_limit(
     assert len(batches) == len(bucket_epoch(lengths, limit, seed=seed + 1, epoch=epoch + 1))
     again = bucket_epoch(lengths, limit, seed=seed, epoch=epoch)
     assert [rows.tolist() for rows in again] == [rows.tolist() for rows in batches]
-
-
-def test_a_long_sentence_is_alone_in_evaluation() -> None:
-    assert [rows.tolist() for rows in sorted_buckets(np.array([3, 90, 2]), 50)] == [[2, 0], [1]]
 
 
 def pairs_of(data: TranslationData, batch: TranslationBatch) -> list[tuple[str, str]]:
@@ -137,18 +119,6 @@ def test_an_epoch_is_the_text_padded_and_its_target_is_shifted(data: Translation
         for read, said in zip(batch.target.tolist(), batch.labels.tolist(), strict=True):
             length = said.index(end)
             assert read == [start, *said[:length], *[padding] * (len(said) - length - 1)]
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_processes_share_every_batch(data: TranslationData, world_size: int) -> None:
-    def batches(**own: Any) -> list[list[tuple[str, str]]]:
-        return [pairs_of(data, batch) for batch in data.train_batches(400, seed=3, epoch=1, **own)]
-
-    parts = [batches(rank=rank, world_size=world_size) for rank in range(world_size)]
-    for step, batch in enumerate(batches()):
-        assert [pair for part in parts for pair in part[step]] == batch
-        sizes = [len(part[step]) for part in parts]
-        assert max(sizes) - min(sizes) <= 1
 
 
 def test_evaluation_gives_every_pair_with_its_row(data: TranslationData) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet, resnet_cifar
-from normless.probes import observe
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
 
@@ -117,10 +116,3 @@ def test_fixup_theorem_2_bound_4_in_expectation_over_classifier_weights() -> Non
         expected.append(row["logit_bound"])
     assert sum(bounds) >= sum(expected)
     assert any(bound < other for bound, other in zip(bounds, expected, strict=True))
-
-
-def test_one_pass_feeds_both() -> None:
-    watchers = (InputGradientBounds(), SetGradientBounds())
-    observe(convert(resnet_cifar(8), "xavier"), watchers, *batch())
-    assert [len(watcher.table()) for watcher in watchers] == [32, 2]
-    assert not watchers[0]._values
