@@ -14,20 +14,8 @@ from normless_lab.sweeps import RunRow
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.pages.headline import headlines
-from normless_papers.pages.tables import heading_of, row_of
-from normless_papers.planning.plan import Need, Step, claim_minutes, claims_at, needs_of, steps_of
+from normless_papers.planning.plan import Need, Step, claim_minutes, needs_of, steps_of
 from normless_papers.planning.speeds import Speeds, shared_seconds
-
-CARD = Path(__file__).parents[2] / "docs" / "card.md"
-
-
-def minutes_table() -> str:
-    """The table of the documentation: the artefacts of each claim, and expected minutes or what else it takes."""
-    rows = heading_of(("claim", "artefacts", "minutes on an H100"))
-    for headline in sorted(headlines(), key=lambda own: (own.minutes is None, own.minutes)):
-        cost = headline.to_decide if headline.minutes is None else str(headline.minutes)
-        rows.append(row_of((headline.claim, ", ".join(headline.checks), cost)))
-    return "\n".join(rows)
 
 
 def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConfig:
@@ -35,8 +23,8 @@ def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConf
     return PaperConfig.from_dict({"model": f"normless:resnet_cifar(depth={depth})", "scheme": scheme, **values})
 
 
-def row(own: PaperConfig, seconds: float, end: int, machine: str = "one", epochs: int = 10) -> RunRow:
-    result = {"device": "a card", "epochs": [{}] * epochs}
+def row(own: PaperConfig, seconds: float, end: int, machine: str = "one") -> RunRow:
+    result = {"device": "a card", "epochs": [{}] * 10}
     at = f"2026-01-01T00:{end // 60:02}:{end % 60:02}+00:00"
     return RunRow(own.hash, own.KIND, own.to_dict(), "trained", None, result, seconds, at, machine, {})
 
@@ -57,43 +45,23 @@ def test_rows_of_the_same_network_and_device_say_what_a_run_takes() -> None:
     assert speeds.seconds(config(scheme="fixup")) == pytest.approx(50)
     stated = Speeds().seconds(alike)
     assert Speeds([row(done, 50, 50)], "cpu").seconds(alike) == stated
-    assert Speeds([row(done, 50, 50, epochs=0)], "a card").seconds(alike) == stated
     assert Speeds([replace(row(done, 50, 50), outcome="failed", result=None)], "a card").seconds(alike) == stated
 
 
 def test_steps_decide_most_per_second_and_count_shared_runs_once() -> None:
-    needs = {
-        "a": Need({"1": 60.0, "2": 60.0}),
-        "b": Need({"2": 60.0, "3": 10.0}),
-        "c": Need({"4": 65.0}, 1.0),
-        "unknown": Need({"5": math.nan}),
-        "measured": Need(seconds=1.0),
-    }
-    claims = {
-        "no runs": ("measured",),
-        "first": ("unknown",),
-        "of a": ("a", "done"),
-        "of b": ("b",),
-        "of c": ("c",),
-        "over": ("done",),
-    }
-    *steps, unknown, last = steps_of(claims, needs)
-    assert steps == [
-        Step(("of c",), ("c",), 66.0),
-        Step(("of b",), ("b",), 70.0),
-        Step(("of a",), ("a",), 60.0),
-    ]
+    shared = Need({"1": 60.0, "2": 60.0}), Need({"2": 60.0, "3": 10.0})
+    needs = {"a": shared[0], "b": shared[1], "c": Need({"4": 65.0}, 1.0), "unknown": Need({"5": math.nan})}
+    claims = {"first": ("unknown",), "of a": ("a", "done"), "of b": ("b",), "of c": ("c",), "over": ("done",)}
+    *steps, unknown = steps_of(claims, needs)
+    assert steps == [Step(("of c",), ("c",), 66.0), Step(("of b",), ("b",), 70.0), Step(("of a",), ("a",), 60.0)]
     assert (unknown.claims, math.isnan(unknown.seconds)) == (("first",), True)
-    # It needs no card.
-    assert last == Step(("no runs",), ("measured",), 1.0)
     # Two claims of the same runs are decided together, before a cheaper single one.
     twice = {"one": ("a",), "two": ("a",), "of b": ("b",)}
     assert [step.claims for step in steps_of(twice, needs)] == [("one", "two"), ("of b",)]
-    assert steps_of(claims, {}) == []
 
 
 def test_a_plan_has_every_run_of_its_artefacts_and_trains_none(tmp_path: Path) -> None:
-    names = ("fixup/figure-4", "zeroinit/figure-1", "fixup/table-3")
+    names = ("fixup/figure-4", "fixup/table-3")
     needs = needs_of(names, "gpu", tmp_path)
     assert not (tmp_path / "laboratory").exists()
     for name in names:
@@ -103,10 +71,5 @@ def test_a_plan_has_every_run_of_its_artefacts_and_trains_none(tmp_path: Path) -
         assert needs[name].runs.keys() == {own.hash for own in laboratory.configs}
 
 
-def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_them() -> None:
+def test_the_minutes_of_the_headlines_are_those_of_their_runs() -> None:
     assert {own.claim: own.minutes for own in headlines() if own.minutes is not None} == claim_minutes()
-    assert [own.claim for own in headlines() if own.minutes is None] == [
-        own.claim for own in headlines() if own.claim not in claims_at("gpu")
-    ]
-    assert all(own.to_decide for own in headlines() if own.minutes is None)
-    assert minutes_table() in CARD.read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,9 @@ from papers_helpers import result_of
 from worlds import checks_of
 
 from normless_papers.distance import Distance
-from normless_papers.experiments.protocol import ASPECTS
 from normless_papers.pages.protocols import effects, section_of, trained
-from normless_papers.pages.silent import silences, silent_page
-from normless_papers.pages.site import render
-from normless_papers.pages.verdicts import by_verdict, verdicts_page
+from normless_papers.pages.silent import silences
+from normless_papers.pages.verdicts import verdicts_page
 from normless_papers.published import PAPERS, published
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -33,31 +30,13 @@ def test_every_artefact_has_a_row_with_its_last_verdict() -> None:
     assert row(page, "fixup/table-4")[3] == "reproduced, a demonstration"
     assert row(page, "gamma/table-2")[1:] == ["", "", "not run", "", ""]
     assert row(page, "all")[1:] == ["2", "1", "1 reproduced (1 in demonstrations), 1 not seen here"]
-    assert row(page, "fixup")[1:] == row(page, "training")[1:] == row(page, "all")[1:]
 
 
-def test_results_are_counted_by_verdict_and_demonstration() -> None:
-    results = [result_of("fixup/table-1"), result_of("fixup/theorem-4", basis="formula"), FAILED]
-    assert by_verdict(results) == {"reproduced": [True], "implemented": [False], "not seen here": [False]}
-    page = verdicts_page(results)
-    assert row(page, "fixup/theorem-4")[3] == "implemented"
-    assert row(page, "formula")[1:] == ["1", "0", "1 implemented"]
-
-
-def test_every_silence_says_what_the_text_says_why_and_what_was_measured() -> None:
-    committed, written = (REPRODUCTION / "wrong_or_silent.md").read_text(encoding="utf-8"), silent_page([])
-    pages = render([result_of("gamma/figure-6")], {}, [], "index.html")
-    names = [own.title for own in silences()]
-    assert len(names) == len(set(names)) >= 8
+def test_the_page_of_silences_has_each_of_them() -> None:
+    committed = (REPRODUCTION / "wrong_or_silent.md").read_text(encoding="utf-8")
     for own in silences():
         assert all((own.where, own.measured))
-        assert set(own.checks) <= set(published())
-        for words in (own.title, own.text, own.derivation, own.conclusion):
-            assert words
-            assert words in committed
-            assert words in written
-        assert own.title in unescape(pages["index.html"])
-        assert own.conclusion not in pages["gamma.html"]
+        assert all(words and words in committed for words in (own.title, own.text, own.derivation, own.conclusion))
 
 
 @pytest.mark.parametrize("name", sorted({name for own in silences() for name in own.checks}))
@@ -72,6 +51,4 @@ def test_the_page_of_protocols_is_that_of_the_code_and_every_training_has_senten
     page = (REPRODUCTION / "protocols.md").read_text(encoding="utf-8")
     assert section_of(paper) in page
     assert effects() in page
-    assert effects().count("\n### ") == effects().count("**Measured.**") == 2
     assert [name for name in trained(paper) if not published()[name].protocol] == []
-    assert not {aspect for entry in published().values() for aspect in entry.protocol} - {*ASPECTS}

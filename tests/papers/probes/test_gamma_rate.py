@@ -63,7 +63,7 @@ def test_gamma_equation_24_one_step_of_the_direction() -> None:
         assert row["update"] == pytest.approx(row["effective_rate"] * float(at_direction.norm()), rel=1e-3)
 
 
-def test_all_gammas_at_once_scale_the_stream_and_the_logits_so_that_the_slope_is_minus_one() -> None:
+def test_the_slope_of_all_gammas_at_once_is_minus_one() -> None:
     """The derivation at gamma/figure-6, with a classifier so small that ∂L/∂z does not depend on the scale."""
     model, inputs, targets = resnet(18, channels=8), torch.randn(8, 3, 32, 32).double(), torch.arange(8)
     model.double().fc.weight.data.normal_(std=1e-4)
@@ -74,13 +74,3 @@ def test_all_gammas_at_once_scale_the_stream_and_the_logits_so_that_the_slope_is
     slopes = gamma_slopes(gamma_updates(model, inputs, targets, scales=(0.5, 1.0, 2.0))).set_index("varied")["slope"]
     assert slopes["all"].to_numpy() == pytest.approx(-1, abs=1e-3)
     assert slopes["other"] == pytest.approx(-2, abs=1e-3)
-    logits, stream = [], []
-    for scale in (1.0, 3.0):
-        scaled = nl.convert(model, "batch_norm", inputs)
-        for module in scaled.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.weight.data.mul_(scale)
-        logits.append(scaled.train()(inputs).detach())
-        stream.append(nl.probe(scaled, inputs, ["stream"]).stream["stream_variance"].to_numpy())
-    assert torch.allclose(logits[1], 3 * logits[0])
-    assert np.allclose(stream[1], 9 * stream[0])

@@ -66,10 +66,6 @@ def test_a_saved_vocabulary_is_the_same(tmp_path: Path) -> None:
     texts = [*TEXTS, "newer </s>"]
     assert loaded.encode(texts) == vocabulary.encode(texts)
     assert (loaded.to_json(), loaded.size) == (vocabulary.to_json(), vocabulary.size)
-    path.write_text(vocabulary.to_json().replace("<pad>", "<fill>"), encoding="utf-8")
-    with pytest.raises(DataFormatError, match="as its tokens 0, 1, 2, 3, but this one has them as None, 1, 2, 3"):
+    path.write_bytes(b"{}")
+    with pytest.raises(DataFormatError, match=r"vocabulary\.json is not a vocabulary of byte pairs"):
         BytePairs.load(path)
-    for content in (b"{}", b"\xff", b"no JSON"):
-        path.write_bytes(content)
-        with pytest.raises(DataFormatError, match=r"vocabulary\.json is not a vocabulary of byte pairs"):
-            BytePairs.load(path)
