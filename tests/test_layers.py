@@ -11,14 +11,12 @@ from importlib.metadata import Distribution, distributions, packages_distributio
 from pathlib import Path
 
 import networkx
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import normless
 import normless_lab
 import normless_papers
-from normless.extras import named_missing
 
 HOMES = [Path(package.__file__).parent for package in (normless, normless_lab, normless_papers)]
 PACKAGES = tuple(home.name for home in HOMES)
@@ -260,14 +258,3 @@ def test_the_core_works_without_the_extras() -> None:
         "normless.integrations.LightningWatch",
     } <= told
     assert not {name for name in told if name.startswith(("normless.models", "normless.cli", "normless.convert"))}
-
-
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [("orjson", "normless[lab]"), ("PIL", "normless[lab]"), ("tokenizers", "normless[translation]"), ("dgl", "dgl")],
-)
-def test_a_missing_module_names_the_extra_or_the_package_that_installs_it(module: str, said: str) -> None:
-    missing = ModuleNotFoundError(name=f"{module}.part")
-    assert f"pip install {said}" in str(named_missing("This", missing)).replace("'", "")
-    of_ours = ModuleNotFoundError(name="normless.part")
-    assert named_missing("This", of_ours) is of_ours

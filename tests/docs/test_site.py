@@ -11,21 +11,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
-import numpy as np
 import pytest
-from notebooks_of_tutorials import INSTALL, NOTEBOOKS, REPOSITORY, TUTORIALS, link_of, notebook_of
-from PIL import Image
+from notebooks_of_tutorials import NOTEBOOKS, REPOSITORY, TUTORIALS, notebook_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PLACES = ("", "choosing/", "networks/", "diagnosis/", "demo/", "tutorials/sweep/")
 TYPED = {
     "my network does not train": "/diagnosis/",
@@ -33,8 +29,6 @@ TYPED = {
     "batch size 1": "/tutorials/batch_size_one/",
     "param_groups": "/api/",
 }
-# The columns of code that the site shows without scrolling.
-COLUMNS = 88
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -47,18 +41,8 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_notebook_of_a_tutorial_has_its_code_and_links_that_lead_to_the_repository(page: Path) -> None:
     path = NOTEBOOKS / f"{page.stem}.ipynb"
     assert path.read_text(encoding="utf-8") == notebook_of(page), "make notebooks"
-    assert page.read_text(encoding="utf-8").split("\n\n")[1] == link_of(page)
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    nbformat.validate(notebook)
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert cells.pop(0) == INSTALL
-    assert [cell for cell in cells if cell[0] not in "%!"] == [text.strip() for text in blocks(page, "python")]
-    files = [cell.split("\n", 1) for cell in cells if cell.startswith("%")]
-    assert files == [[f"%%writefile {text[2:].split()[0]}", text.strip()] for text in blocks(page, "yaml")]
-    commands = [line for cell in cells if cell.startswith("!") for line in cell.split("\n")]
-    typed = [line for text in blocks(page, "console") for line in text.split("\n") if line.startswith("$ ")]
-    assert commands == [f"!{line[2:]}" for line in typed]
-    assert all(cell.get("outputs", []) == [] for cell in notebook.cells)
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]  # type: ignore[no-untyped-call]
+    assert [cell for cell in cells[1:] if cell[0] not in "%!"] == [text.strip() for text in blocks(page, "python")]
     targets = re.findall(r"\]\(([^)#]+)", notebook_of(page).replace(f"{REPOSITORY}/blob/main/", "here:"))
     assert all("://" in target or (ROOT / target.removeprefix("here:")).is_file() for target in targets)
 
@@ -67,11 +51,6 @@ def test_notebooks_are_those_of_the_tutorials_and_the_front_page_has_the_code_of
     assert sorted(path.stem for path in NOTEBOOKS.iterdir()) == [page.stem for page in TUTORIALS]
     (shown,) = blocks(ROOT / "docs" / "index.md", "python")
     assert shown == blocks(ROOT / "README.md", "python")[0], "the README's code is run by its test"
-
-
-def test_code_fits_the_width_of_the_page() -> None:
-    texts = [text for page in PAGES for language in ("python", "yaml") for text in blocks(page, language)]
-    assert [line for text in texts for line in text.split("\n") if len(line) > COLUMNS] == []
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
@@ -96,8 +75,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.shutdown()
 
 
-def open_page(browser: Browser, address: str, width: int, scheme: str) -> Page:
-    page = browser.new_context(viewport={"width": width, "height": 850}, color_scheme=scheme).new_page()  # type: ignore[arg-type]
+def open_page(browser: Browser, address: str, width: int) -> Page:
+    page = browser.new_context(viewport={"width": width, "height": 850}).new_page()
     page.goto(address)
     return page
 
@@ -109,7 +88,7 @@ def test_pages_fit_the_screen(site: str, browser: Browser, width: int) -> None:
     wide = "[...document.querySelectorAll('.language-python code')].filter(c => c.scrollWidth > c.clientWidth).length"
     broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
     for place in PLACES:
-        page = open_page(browser, site + place, width, "dark")
+        page = open_page(browser, site + place, width)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, place
         assert width < 1280 or page.evaluate(wide) == 0, place
         assert page.evaluate(broken) == []
@@ -117,19 +96,9 @@ def test_pages_fit_the_screen(site: str, browser: Browser, width: int) -> None:
 
 
 @pytest.mark.slow
-def test_figures_follow_dark_pages_and_search_finds_what_people_type(site: str, browser: Browser) -> None:
-    means = []
-    for scheme in ("light", "dark"):
-        page = open_page(browser, site, 1280, scheme)
-        figure = page.locator("img[src*='demo-accuracy']")
-        figure.scroll_into_view_if_needed()
-        image = Image.open(BytesIO(figure.screenshot())).convert("L")
-        means.append(float(np.asarray(image).mean() / 255))
-        page.context.close()
-    assert means[0] > 0.85
-    assert means[1] < 0.25
+def test_search_finds_what_people_type(site: str, browser: Browser) -> None:
     for typed, found in TYPED.items():
-        page = open_page(browser, site, 1280, "light")
+        page = open_page(browser, site, 1280)
         page.locator("[data-md-component='search-query']").fill(typed)
         results = page.locator(".md-search-result__link")
         results.first.wait_for(timeout=20_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,11 +65,6 @@ def test_lightning_trainer(function: Any) -> None:
     assert_trained_without_norms(module.net, start=0.0)
     losses = watch.watch.table.query("quantity == 'loss'")["value"]
     assert float(module.trainer.callback_metrics["loss"]) < losses.iloc[0]
-    # The hooks are gone, and each parameter is in the group of its role.
-    assert not module._forward_pre_hooks
-    groups = {group["name"]: group for group in module.optimizers().param_groups}
-    assert groups["scalars"]["weight_decay"] == 0 < groups["weights"]["weight_decay"]
-    assert len(groups["scalars"]["params"]) == sum(one.numel() == 1 for one in module.net.parameters())
 
 
 @pytest.mark.slow
@@ -97,12 +91,9 @@ def test_onnx_export(function: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_optuna_study(function: Any, tmp_path: Path) -> None:
     study_of_schemes = function("optuna_study.py", "study_of_schemes")
-    for trials, more in ((2, 2), (3, 1)):
-        study = study_of_schemes(tmp_path, more, "normless:wide_resnet(depth=10, width=1)", epochs=1)
-        assert len(study.trials) == trials
+    study = study_of_schemes(tmp_path, 2, "normless:wide_resnet(depth=10, width=1)", epochs=1)
     assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"}
     assert 0 < study.best_value <= 1
-    assert set(study.best_params) == {"scheme", "rate", "weight_decay"}
 
 
 @pytest.fixture
@@ -126,22 +117,3 @@ def test_private_digits_keep_their_pixels_and_no_network_mixes_examples(private:
         net = made(small(), inputs).train()
         assert bool(norms(net)) == normalized
         assert not nl.mixes_examples(net, inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing", "ignore:Secure RNG turned off")
-@pytest.mark.filterwarnings(
-    "ignore:Optimal order is"
-)  # Opacus bounds its search for the noise by a coarser accountant
-def test_private_training_of_both_networks_is_within_the_budget(
-    private: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = "--examples 16 --epochs 1 --batch-size 4 --physical-batch 4 --epsilon 3"
-    monkeypatch.setattr(sys, "argv", ["private_digits.py", *arguments.split()])
-    private.main()
-    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
-    assert [row[0].strip() for row in rows] == list(private.METHODS)
-    for row in rows:
-        assert 0 < float(row[1]) <= 3
-        assert 0 <= float(row[2].strip().removesuffix("%")) <= 100
-    assert float(rows[0][4]) > 0

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from fuzz_cases import FILES
 from gallery import ROWS
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import normless as nl
-from normless_lab.data import load_data
-from normless_lab.sweeps import RateGrid, Shard, Sweep
-from normless_lab.train import TrainConfig, train
-from normless_papers.text import LabelledText, ParallelText, TextConfig, TranslationConfig
 
 Call = tuple[str, str, Any, Any, str]
 # Inputs or labels that fit the network.
@@ -45,7 +39,6 @@ MODELS: dict[str, tuple[Callable[[], Any], Tensor]] = {
     "tokens": (Tokens, torch.arange(20).reshape(4, 5) % 8),
     "eval": (lambda: PLAIN().eval(), IMAGES),
     "nan": (lambda: PLAIN().apply(lambda one: [p.data.fill_(torch.nan) for p in one.parameters()]), IMAGES),
-    "double": (lambda: PLAIN().double(), IMAGES.double()),
     "half": (lambda: PLAIN().bfloat16(), IMAGES.bfloat16()),
     "meta": (lambda: PLAIN().to("meta"), IMAGES),
     "frozen": (lambda: PLAIN().requires_grad_(False), IMAGES),
@@ -53,7 +46,6 @@ MODELS: dict[str, tuple[Callable[[], Any], Tensor]] = {
     "empty": (nn.Sequential, IMAGES),
     "none": (lambda: None, IMAGES),
     "class": (lambda: Tokens, IMAGES),
-    "function": (lambda: torch.relu, IMAGES),
     "scripted": (lambda: torch.jit.script(Tokens()), IMAGES),
     "parallel": (lambda: nn.DataParallel(PLAIN()), IMAGES),
 }
@@ -81,14 +73,10 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any, str], Any]] = {
     "residual_map": lambda model, x, y, text: nl.residual_map(model, x),
     "convert": lambda model, x, y, text: nl.convert(model, text, x),
     "convert without inputs": lambda model, x, y, text: nl.convert(model, text),
-    "convert, example inputs": lambda model, x, y, text: nl.convert(model, text, example_inputs=x),
     "plan": lambda model, x, y, text: nl.plan(model, text, x),
     "param_groups": lambda model, x, y, text: nl.param_groups(model, x, lr=0.1, weight_decay=0.1),
     "probe": lambda model, x, y, text: nl.probe(model, (x, y)),
     "probe in eval": lambda model, x, y, text: nl.probe(model, (x, y), ("signal", "logits"), training=False),
-    "probe a signal": lambda model, x, y, text: nl.probe(model, x, ("signal",)),
-    "probe parameters": lambda model, x, y, text: nl.probe(model, (x, y), ("parameter_gradients", "covariance")),
-    "probe a batch": lambda model, x, y, text: nl.probe(model, y),
     "probe by name": lambda model, x, y, text: nl.probe(model, (x, y), (text,)),
     "diagnose": lambda model, x, y, text: nl.diagnose(model, (x, y), trial_steps=0),
     "fold": lambda model, x, y, text: nl.fold(model, x),
@@ -112,41 +100,6 @@ CALLS = st.tuples(st.sampled_from([*FUNCTIONS]), MODEL, PAIRS, st.sampled_from(S
     lambda four: (four[0], four[1], *four[2], four[3])
 )
 """A function, a network, inputs, labels and a text."""
-FIELDS = [
-    *("epochs", "rate", "batch_size", "momentum", "seed", "weight_decay", "decay_policy", "precision", "schedule"),
-    *("model", "scheme", "data", "mixup", "crop", "flip", "devices", "clip", "label_smoothing", "nonsense", "source"),
-    *("base", "axes", "rates", "replicates", "best", "run", "exclude", "keep_weights", "from", "to", "validation"),
-    *("train", "test", "alpha", "keep_scale", "level", "factor", "extensions"),
-]
-ODD = [-1, 0, 1, 3, 10**9, 10**20, 0.5, -0.5, torch.nan, torch.inf, None, True, "", "x", "1", (), [], {}, (1, 2)]
-NESTED = st.recursive(
-    st.sampled_from(ODD),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(st.sampled_from(["epochs", "rate", "a", "from", "to"]), inner, max_size=3),
-    ),
-    max_leaves=5,
-)
-VALUES = st.dictionaries(st.sampled_from(FIELDS), NESTED, max_size=3)
-SWEEP = {"name": "s", "rates": [0.1], "replicates": 1}
-MAKERS: dict[str, tuple[Callable[[Any], Any], st.SearchStrategy[Any]]] = {
-    "image": (TrainConfig.from_dict, VALUES),
-    "text": (TextConfig.from_dict, VALUES),
-    "translation": (TranslationConfig.from_dict, VALUES),
-    "sweep": (lambda values: Sweep.from_dict(SWEEP | values).points(), VALUES),
-    "scheme": (lambda values: nl.scheme("skipinit", **values), VALUES),
-    "options": (lambda values: load_data("digits", **values), VALUES),
-    "sentences": (lambda values: load_data("sentiment", kind=LabelledText, **values), VALUES),
-    "pairs": (lambda values: load_data("grammar", kind=ParallelText, **values), VALUES),
-    # What these are given comes from YAML, and may be anything.
-    "axes": (lambda values: Sweep.from_dict(SWEEP | {"axes": values}).points(), NESTED),
-    "rates": (RateGrid.from_value, NESTED),
-    "train": (lambda values: train(values, "out"), NESTED),  # type: ignore[call-overload]
-    "shard": (Shard.from_text, st.text(max_size=6)),
-    "folder": (lambda path: nl.load(Path(path)), st.sampled_from(["net", "run", "nowhere", *FILES])),
-    "inputs": (lambda x: nl.load(Path("net"), example_inputs=x), st.one_of(TENSOR, OTHER)),
-}
-"""Functions of plain values, and what they are given."""
 
 
 def prepared(call: Call) -> Callable[[], Any]:

@@ -1,7 +1,6 @@
 """Wrong command lines, files, texts, tensors and calls: none ends in a traceback, none that is refused leaves a file.
 
 `make fuzz` tries 10,000 examples, `make test` a few. A traceback of the user's own file is what a user should see.
-Code that data name is not executed.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_calls import CALLS, MAKERS, Call, prepared
+from fuzz_calls import CALLS, Call, prepared
 from fuzz_cases import CASES, READS
-from fuzz_world import MARK, damage, write_world
+from fuzz_world import damage, write_world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -119,7 +118,6 @@ def carry_out(world: Path, work: Callable[[], str], *damages: tuple[str, str, fl
         # A run that began, in whose data a damaged file was met later, is there to be resumed.
         if verdict.startswith("refused") and not any(name.endswith("config.yaml") for name in left):
             assert left == [], verdict
-        assert not any((folder / MARK).exists() for folder in (scratch, *scratch.parents)), "code was executed"
         return verdict
     finally:
         shutil.rmtree(scratch)
@@ -179,12 +177,3 @@ def test_commands(name: str, data: st.DataObject, world: Path) -> None:
 @given(asked=CALLS)
 def test_calls(asked: Call, world: Path) -> None:
     carry_out(world, lambda: call(prepared(asked)))
-
-
-@pytest.mark.parametrize("name", MAKERS)
-@tried(1)
-@given(data=DATA)
-def test_values(name: str, data: st.DataObject, world: Path) -> None:
-    make, strategy = MAKERS[name]
-    values = data.draw(strategy)
-    carry_out(world, lambda: call(lambda: make(values)))
