@@ -14,10 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from papers_helpers import result_of
 from scipy.stats import ttest_1samp, ttest_ind_from_stats, ttest_rel
-from torch import nn
 
-from normless import convert
-from normless.models import resnet_cifar, wide_resnet
 from normless_papers.claims import (
     BASES,
     Basis,
@@ -40,7 +37,6 @@ from normless_papers.claims import (
 )
 from normless_papers.claims.agreement import agreement, deviation
 from normless_papers.distance import Distance
-from normless_papers.networks.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
 
 NUMBERS = st.floats(-1e3, 1e3)
 MEANS = st.floats(-10, 10)
@@ -211,18 +207,3 @@ def test_deviation_is_the_largest_relative_to_the_largest(values: list[int], pla
     assert deviation(expected, expected) == 0
     for tolerance, verdict in ((0.9 * found, "fails"), (1.1 * found, "holds")):
         assert agreement("They are the same", measured, expected, tolerance).check().verdict == verdict
-
-
-@pytest.mark.parametrize("scheme", ["skipinit(alpha=1)", "zeroinit(dropout=0)", "fixup"])
-def test_the_networks_written_out_tell_a_wrong_scalar(scheme: str) -> None:
-    if scheme == "fixup":
-        network, by_formula = disturbed(convert(resnet_cifar(14), scheme)), resnet_by_fixup
-        scalar: nn.Parameter = network.get_parameter("blocks.2.relu1.output_bias")
-    else:
-        network, by_formula = disturbed(convert(wide_resnet(10, 1), scheme)), wide_resnet_with_multipliers
-        scalar = network.get_parameter("blocks.1.conv2.multiplier")
-    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    whole = network.eval()(x)
-    assert deviation(whole, by_formula(network, x)) < 1e-12
-    scalar.data.add_(0.01 * scalar + 0.001)
-    assert deviation(whole, by_formula(network, x)) > 1e-6

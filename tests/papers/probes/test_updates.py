@@ -14,7 +14,6 @@ from normless.models import resnet_cifar, wide_resnet
 from normless_papers.fixup.updates import RectifiedNetwork, closed_form
 from normless_papers.probes.function_update import function_update_table
 from normless_papers.probes.objective_terms import l2_share, loss_terms
-from normless_papers.probes.scalar_branch import exact_update, first_order_update, scalar_branch
 from normless_papers.probes.update_trace import update_terms
 
 IMAGES, TARGETS = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 3, 3, 9])
@@ -69,20 +68,6 @@ def test_fixup_theorem_3_terms_are_the_closed_form(blocks: int, width: int, laye
     assert set(found) == set(expected)
     for name, matrix in found.items():
         assert torch.allclose(matrix, expected[name], rtol=1e-9, atol=1e-12), name
-
-
-@settings(deadline=None)
-@given(st.integers(1, 10_000), st.integers(2, 6), st.floats(1e-6, 1e-2))
-def test_fixup_theorem_4_closed_forms(blocks: int, layers: int, rate: float) -> None:
-    """fixup/theorem-4: m·η/L for equal scalars, η/L with the last at 0, m·η for ones; two zeros stop a branch."""
-    expected = {"equal": layers / blocks, "zero_last": 1 / blocks, "ones": layers}
-    for option, slope in expected.items():
-        scalars = scalar_branch(option, blocks, layers)  # type: ignore[arg-type]
-        assert first_order_update(scalars, rate) == pytest.approx(-rate * slope, rel=1e-9)
-    # With the last scalar at 0 only it moves: the formula is exact at any step.
-    assert exact_update(scalar_branch("zero_last", blocks, layers), rate) == pytest.approx(-rate / blocks, rel=1e-9)
-    stopped = torch.tensor([1.0, 0.0, 0.0])
-    assert first_order_update(stopped, rate) == exact_update(stopped, rate) == 0
 
 
 def test_zeroinit_l2_dominates_initial_loss() -> None:

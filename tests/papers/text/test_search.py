@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from typing import Literal
@@ -36,38 +35,6 @@ def padded(sources: list[list[int]]) -> Tensor:
 
 def penalty_of(length: int, strength: float) -> float:
     return float(((5.0 + length) ** strength) / (6.0**strength))
-
-
-def exhaustive(
-    model: HashedLanguage, source: list[int], limit: int, strength: float
-) -> tuple[list[int], float, float]:
-    """The best of all sentences up to a length: tokens, log probability, score."""
-    content = range(UNKNOWN, model.table.shape[1])
-    best = ([], 0.0, -math.inf)
-    for length in range(limit + 1):
-        for sentence in itertools.product(content, repeat=length):
-            total = 0.0
-            for position, token in enumerate((*sentence, END)):
-                total += model.log_probabilities(source, sentence[:position])[token]
-            score = total / penalty_of(length + 1, strength)
-            if score > best[2]:
-                best = (list(sentence), total, score)
-    return best
-
-
-@settings(max_examples=15, deadline=None)
-@given(SOURCES, st.integers(0, 10**6), PENALTIES, st.sampled_from([0.3, 1.0, 3.0]))
-def test_a_beam_as_wide_as_all_sentences_is_exhaustive(
-    sources: list[list[int]], seed: int, strength: float, sharpness: float
-) -> None:
-    model = HashedLanguage(5, seed, sharpness)
-    # Two tokens of content, at most 3 + 1 of them: 31 sentences in all.
-    hypotheses = beam_search(model, padded(sources), width=31, penalty=strength, longer_by=1)
-    for source, hypothesis in zip(sources, hypotheses, strict=True):
-        tokens, total, score = exhaustive(model, [*source, END], len(source) + 2, strength)
-        assert hypothesis.tokens == tokens
-        assert hypothesis.log_probability == pytest.approx(total)
-        assert hypothesis.score == pytest.approx(score)
 
 
 def plain_beam(model: HashedLanguage, source: list[int], limit: int, width: int, strength: float) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -60,26 +58,8 @@ def test_an_epoch_has_whole_batches_and_an_evaluation_every_sentence(
     for item in seen(batches):
         whole.remove(item)
     for batch in batches:
-        assert batch.inputs.dtype == batch.targets.dtype == torch.int64
         assert bool((batch.inputs[:, -1] == 2).any()), "a batch is no wider than its longest sentence"
-        assert bool((batch.inputs[:, 0] == 1).all())
-    tested = list(data.test_batches(batch_size))
-    assert sorted(seen(tested)) == sorted(expected(data))
-    assert data.test_labels.tolist() == list(data.text.test.labels)
-    widths = [batch.inputs.shape[1] for batch in tested]
-    assert widths == sorted(widths)
-
-
-@given(SIZES, st.integers(1, 3))
-def test_processes_share_a_batch(sizes: list[int], world_size: int) -> None:
-    data = made(sizes * world_size)
-    batch_size = world_size * 2 if len(sizes) > 1 else world_size
-    ranks: list[dict[str, Any]] = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
-    parts = [list(data.train_batches(batch_size, seed=0, epoch=1, **own)) for own in ranks]
-    joined = [item for step in zip(*parts, strict=True) for item in seen(list(step))]
-    assert joined == seen(list(data.train_batches(batch_size, seed=0, epoch=1)))
-    tested = [seen(list(data.test_batches(5, **own))) for own in ranks]
-    assert sorted(item for part in tested for item in part) == sorted(expected(data))
+    assert sorted(seen(list(data.test_batches(batch_size)))) == sorted(expected(data))
 
 
 @settings(deadline=None)
@@ -90,7 +70,6 @@ def test_every_pair_comes_once_in_batches_within_the_limit(
     batches = bucket_epoch(lengths, limit, seed=seed, epoch=epoch)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert all(len(rows) * lengths[rows].max() <= limit for rows in batches)
-    assert len(batches) == len(bucket_epoch(lengths, limit, seed=seed + 1, epoch=epoch + 1))
     again = bucket_epoch(lengths, limit, seed=seed, epoch=epoch)
     assert [rows.tolist() for rows in again] == [rows.tolist() for rows in batches]
 
@@ -119,11 +98,3 @@ def test_an_epoch_is_the_text_padded_and_its_target_is_shifted(data: Translation
         for read, said in zip(batch.target.tolist(), batch.labels.tolist(), strict=True):
             length = said.index(end)
             assert read == [start, *said[:length], *[padding] * (len(said) - length - 1)]
-
-
-def test_evaluation_gives_every_pair_with_its_row(data: TranslationData) -> None:
-    found: dict[int, tuple[str, str]] = {}
-    for rows, batch in data.evaluation_batches("test", 200):
-        found.update(zip(rows.tolist(), pairs_of(data, batch), strict=True))
-    pairs = data.pairs("test")
-    assert [found[row] for row in range(30)] == list(zip(pairs.source, pairs.target, strict=True))

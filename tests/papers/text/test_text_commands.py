@@ -60,6 +60,3 @@ def test_a_translation_prints_one_json_object(tmp_path: Path, capsys: pytest.Cap
     config = TranslationConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
     assert config == TranslationConfig.from_dict(PAIRS)
     assert train(config, tmp_path / "run") == result  # it is the stored one
-    assert main(["train-translation", "--config", str(tmp_path / "run" / "config.yaml"), "--out", words[-1]]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"{result.test_bleu_greedy:.2f} greedy, {result.test_bleu_beam:.2f} by beam search (nrefs:1|" in shown

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from normless_papers.theory.gradient_descent import descent_table
 from normless_papers.theory.linear_networks import linear_systems
 
 
@@ -53,11 +52,3 @@ def test_understanding_bn_proposition_1_reduction(
     solution = np.linalg.lstsq(design, targets.numpy().ravel())[0]
     least = np.square(design @ solution - targets.numpy().ravel()).sum()
     assert systems.minimum() == pytest.approx(least, rel=1e-6, abs=1e-9)
-
-
-def test_systems_that_extremes_alone_make_take_exactly_the_predicted_steps() -> None:
-    matrix = torch.diag(torch.tensor([5.0, 1.0]))
-    table = descent_table([matrix, torch.eye(3)], reduction=1e-4)
-    assert table["steps"].tolist() == table["predicted_steps"].tolist()
-    assert table["steps"][1] == 1
-    assert descent_table([matrix], reduction=1e-4, max_steps=3)["steps"].isna().all()
