@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,7 @@ from normless_papers.claims import Check, Verdict
 from normless_papers.evidence import beside
 from normless_papers.published import published
 from normless_papers.results.reproduction import Reproduction
-from normless_papers.results.storage import FIGURE, save
 
-CYCLE: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
 MODEL = "normless:resnet(depth=18, channels=4, in_channels=1, classes=7)"
 DATA = "digits(train=128, test=100)"
 
@@ -140,20 +137,6 @@ def result_of(name: str, budget: Budget = "smoke", verdict: Verdict = "holds", *
         "figure": "Test accuracy against depth; none, fixup, batch_norm.",
     }
     return Reproduction(name, budget, **(fields | changes))
-
-
-def fill(out: Path, names: Iterable[str]) -> None:
-    """Store results of the named artefacts: verdicts in turn, every seventh at two budgets."""
-    chosen = list(names)
-    folder = out / "drawn-once"
-    drawn = save(result_of(chosen[0]), figure(), folder)
-    for place, name in enumerate(chosen):
-        results = [result_of(name, verdict=CYCLE[place % 3], runs=(f"run-{place // 2}",))]
-        if place % 7 == 0:
-            results.append(result_of(name, "small", verdict=CYCLE[place % 2]))
-        for result in results:
-            shutil.copy(drawn / FIGURE, save(result, None, out))
-    shutil.rmtree(folder)
 
 
 def folder_with(path: Path, text: str = MODEL) -> Path:

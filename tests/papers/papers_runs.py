@@ -27,7 +27,6 @@ from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 _NOISE = np.random.default_rng(0).standard_normal(64).tolist()
 # Learning rates are divided by 10 at half of the epochs and at three quarters.
 _FACTORS = (1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01)
-_METRICS = ("test_accuracy", "training_loss", "training_loss_with_l2")
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,10 @@ class FakeLaboratory:
         extends: whether learning rates are extended where an optimum lies at their end.
 
     Attributes:
-        points: runs of the sweeps that were asked for, with extensions.
         configs: of all runs that were asked for.
     """
 
     def __init__(self, ends: Ends, *, extends: bool = False) -> None:
-        self.points: list[Point] = []
         self.configs: list[Settings] = []
         self._ends = ends
         self._extends = extends
@@ -97,7 +94,6 @@ class FakeLaboratory:
         rows: dict[str, RunRow] = {}
         further = sweep.points()
         while further:
-            self.points += further
             for point in further:
                 row = self._row_of(point)
                 named.append((row.hash, point))
@@ -147,7 +143,7 @@ def by_optima(optima: Optima, *, translates: bool = False) -> Ends:
     """Runs whose accuracies and losses are the worse, the further their rates are from the best."""
 
     def end(labels: Mapping[str, str], point: Point) -> End:
-        found = {metric: optima(metric, labels) for metric in _METRICS[:2]}
+        found = {metric: optima(metric, labels) for metric in ("test_accuracy", "training_loss")}
         numbers = {metric: _at(point, metric, optimum) for metric, optimum in found.items()}
         top5 = found["test_accuracy"].top5
         if None in numbers.values():
@@ -180,22 +176,12 @@ def evidence_of(artefact: str, ends: Ends, budget: Budget = "paper", **changes: 
     return checked(artefact, found.function(context, **{**found.settings[budget], **changes}))
 
 
-def invented(
-    artefact: str, optima: Optima, budget: Budget = "paper", **options: Any
-) -> tuple[CheckedEvidence, FakeLaboratory]:
-    """An artefact whose runs have known optima, and the laboratory; options as in `measured`."""
-    evidence, laboratory = measured(artefact, optima, budget, **options)
-    return checked(artefact, evidence), laboratory
-
-
-def measured(
-    artefact: str, optima: Optima, budget: Budget = "paper", *, few: bool = True, **changes: Any
-) -> tuple[Evidence, FakeLaboratory]:
-    """`invented` without the checks; `few` takes the best 3 of 4 in the place of the paper's 12 of 15."""
+def measured(artefact: str, optima: Optima, **changes: Any) -> tuple[Evidence, FakeLaboratory]:
+    """An artefact whose runs have known optima, of which it takes the best 3 of 4 instead of 12 of 15."""
     found = artefact_of(artefact)
-    context, laboratory = made_up(by_optima(optima), budget, extends=True)
-    settings = {**found.settings[budget], **changes}
-    if few and settings["effort"].replicates > 4:
+    context, laboratory = made_up(by_optima(optima), extends=True)
+    settings = {**found.settings["paper"], **changes}
+    if settings["effort"].replicates > 4:
         effort = settings["effort"]
         settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
     return found.function(context, **settings), laboratory

@@ -25,7 +25,6 @@ from normless_papers.claims import (
     check,
     close,
     conclusion_of,
-    difference,
     equivalent,
     in_every,
     larger,
@@ -111,15 +110,6 @@ DECIDED: list[tuple[Check, str]] = [
 @pytest.mark.parametrize(("found", "verdict"), DECIDED, ids=lambda one: getattr(one, "claim", one))
 def test_exact_and_single_numbers(found: Check, verdict: str) -> None:
     assert found.verdict == verdict
-
-
-def test_what_both_share_cancels_in_a_difference_of_the_same_seeds_alone() -> None:
-    left, right = (replicates(pd.Series(values)) for values in ([90.0, 80.0, 70.0], [89.0, 79.0, 69.0]))
-    assert difference(left, right).deviation == pytest.approx(0, abs=1e-9)
-    unpaired = Estimate(right.mean, right.deviation, right.n)
-    for other in (unpaired, Estimate(79.0, 10.0, 3, {3: 89.0, 4: 79.0, 5: 69.0})):
-        assert difference(left, other) == Estimate(1.0, pytest.approx(math.hypot(10, 10)), 3)
-    assert math.isnan(difference(left, Estimate(math.nan, math.nan)).mean)
 
 
 def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-import normless
-import normless_papers
 from normless_papers.artefact import artefact_of, artefacts
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.pages.site import write_pages_of
 from normless_papers.published import UnknownArtefactError
 from normless_papers.results.reproduce import reproduce
 from normless_papers.results.reproduction import plain
-
-CORE, PACKAGE = (Path(str(package.__file__)).parent for package in (normless, normless_papers))
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -30,35 +22,6 @@ def test_settings_fit_their_functions(budget: Budget) -> None:
         settings = artefact.settings[budget]
         inspect.signature(artefact.function).bind(None, **settings)
         assert plain(plain(settings)) == plain(settings)
-
-
-def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """The module and the name of every import in a file, the name empty for `import module`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            yield from ((str(node.module), alias.name) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
-
-
-def is_public(module: str, name: str) -> bool:
-    """Whether it is a public name of a package, or of a root module, of `normless`."""
-    if (module, name) == ("normless", ""):
-        return True
-    parts, spec = module.split("."), find_spec(module)
-    package = spec is not None and spec.submodule_search_locations is not None
-    if len(parts) > 2 or not (package or len(parts) == 2):
-        return False
-    exported = getattr(import_module(module), "__all__", None)
-    return name == "__version__" or (not name.startswith("_") and (exported is None or name in exported))
-
-
-def test_the_papers_import_public_names_only_and_the_library_does_not_import_them() -> None:
-    of_papers = [one for path in PACKAGE.rglob("*.py") for one in imports(path) if one[0].split(".")[0] == "normless"]
-    assert len(of_papers) > 100
-    assert [one for one in of_papers if not is_public(*one)] == []
-    assert not [one for path in CORE.rglob("*.py") for one in imports(path) if one[0].startswith("normless_papers")]
-    assert not is_public("normless.probes.measure", "probe")
 
 
 FILE = '''

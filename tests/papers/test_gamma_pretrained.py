@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from papers_helpers import DATA, carried_out, folder_with
+from papers_helpers import DATA, folder_with
 from safetensors.torch import save_file
 
 import normless as nl
 from normless_lab.data import load_data
-from normless_papers.artefact import Context
 from normless_papers.gamma.pretrained import fitted, networks_in, pretrained
 
 
@@ -52,17 +50,3 @@ def test_state_dicts_are_named_after_the_papers_networks(form: str, tmp_path: Pa
     assert torch.allclose(mine.eval()(images), theirs(images), atol=1e-5)
     (tmp_path / "wide_resnet50_2-9ba9bcbd.pth").touch()
     assert set(networks_in(str(tmp_path))) == {"resnet_18", "wide_resnet_50_2"}
-
-
-def test_figure_5_of_the_users_network_has_both_variances(folder: Path, context: Context) -> None:
-    table = carried_out("gamma/figure-5", replace(context, weights=str(folder)), data=DATA, examples=64).measured
-    assert len(table) == 8
-    assert (table["pooled_variance"] > table["variance"]).all()
-    _, network = pretrained(str(folder), "")
-    outputs: list[torch.Tensor] = []
-    network.get_submodule("layer1.0").register_forward_hook(lambda _, inputs, output: outputs.append(output))
-    with torch.no_grad():
-        network.train()(next(iter(load_data(DATA).test_batches(64))).inputs)
-    own = outputs[0].double().numpy()
-    assert table["variance"].iloc[0] == pytest.approx(own.var((0, 2, 3)).mean(), rel=1e-3)
-    assert table["pooled_variance"].iloc[0] == pytest.approx(own.var(), rel=1e-3)

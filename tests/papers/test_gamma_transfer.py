@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -16,7 +15,7 @@ from normless_lab.data import Augmentation, load_data
 from normless_lab.sweeps import Laboratory, RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.experiments.effort import Effort
-from normless_papers.gamma.course import COLUMNS, Course, Evenly
+from normless_papers.gamma.course import COLUMNS, Course
 from normless_papers.results.reproduce import reproduce
 from normless_papers.results.reproduction import Reproduction
 
@@ -125,11 +124,3 @@ def made_up(right: bool) -> Course:
 def test_checks_hold_as_the_paper_has_it_and_fail_on_the_opposite() -> None:
     for right, verdict in ((True, "holds"), (False, "fails")):
         assert [own.verdict for own in made_up(right).checks()] == [verdict] * 8
-
-
-@pytest.mark.parametrize("steps", [1, 22, 781])
-def test_records_are_even_and_have_both_ends(steps: int) -> None:
-    when = Evenly(steps)
-    taken = [step for step in range(1, steps + 1) if when(step)]
-    assert (taken[0], taken[-1], len(taken)) == (1, steps, min(steps, 21))
-    assert steps == 1 or np.ptp(np.diff(taken)) <= 1

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pandas as pd
 import pytest
 from command_outputs import check_output
 from papers_helpers import InThisProcess
@@ -26,7 +25,6 @@ from normless_papers.published import published_as
 from normless_papers.results import merged as merging
 from normless_papers.results import reproduce as module
 from normless_papers.results.merged import merged
-from normless_papers.results.storage import load
 
 SHORT, LONG = "fixup/table-1", "fixup/figure-4"
 SECONDS = 40.0
@@ -102,20 +100,6 @@ def test_pieces_add_up_and_the_cheapest_decision_comes_first(tmp_path: Path, pie
     second = piece(tmp_path, 10)
     assert ([result["id"] for result in second["results"]], second["next"]) == ([LONG], [])
     assert len(Inline.carried_out) == 4
-
-
-def test_rows_of_several_folders_make_what_none_has_alone(tmp_path: Path, piece: Piece) -> None:
-    whole, one, other = (tmp_path / name for name in ("whole", "one", "other"))
-    piece(whole, 10)
-    rows = sorted(rows_of(whole), key=lambda row: (row.config["momentum"], row.config["seed"]))
-    keep(one, rows[:3])
-    keep(other, rows[3:])
-    with merged([one, other]) as (out, differing):
-        result, alone = load(out, LONG, "gpu"), load(whole, LONG, "gpu")
-        assert differing == []
-    assert result is not None
-    assert alone is not None
-    pd.testing.assert_frame_equal(result.measured, alone.measured)
 
 
 def test_of_conflicting_rows_the_earlier_counts_and_differing_results_are_named(tmp_path: Path, piece: Piece) -> None:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from page_reader import Reader, assert_stands_alone
-from papers_helpers import fill, result_of
+from papers_helpers import result_of
 
-from normless.saving import digest_of_values
 from normless_papers.claims import Check
 from normless_papers.pages.site import write_pages_of
 from normless_papers.pages.tables import as_text
 from normless_papers.published import published
-from normless_papers.results.reproduction import Reproduction, ResultError
-from normless_papers.results.storage import RESULT, folder_of, save, stored
+from normless_papers.results.reproduction import Reproduction
+from normless_papers.results.storage import save
 
 HOSTILE = '</p></style><script>steal()</script><img src=http://evil.invalid/i onerror="steal()">"\'><b id=evil>'
 
 
 def test_a_page_for_each_paper_whose_links_lead_somewhere(tmp_path: Path) -> None:
     """Results of two papers, one of them an error."""
-    fill(tmp_path, [name for name in published() if name.startswith(("fixup/", "zeroinit/"))])
+    for name in published():
+        if name.startswith(("fixup/", "zeroinit/")):
+            save(result_of(name), None, tmp_path)
     save(result_of("fixup/table-3", error="No <memory> was left."), None, tmp_path)
     readers = {path.name: assert_stands_alone(path.read_text("utf-8")) for path in write_pages_of(tmp_path)}
     assert list(readers) == ["index.html", "zeroinit.html", "fixup.html"]
@@ -70,15 +70,3 @@ def test_texts_of_a_hostile_result_are_texts(tmp_path: Path) -> None:
     assert "evil" not in reader.attributes("id")
     assert [tag for tag, _ in reader.tags].count("script") == 1
     assert "img" not in {tag for tag, _ in reader.tags}
-
-
-def test_a_result_cannot_name_another_folder_nor_a_page_take_anothers_place(tmp_path: Path) -> None:
-    save(result_of("fixup/table-1"), None, tmp_path)
-    with pytest.raises(ResultError, match=r"fixup\.html"):
-        write_pages_of(tmp_path, tmp_path / "fixup.html")
-    path = folder_of(tmp_path, "fixup/table-1", "smoke") / RESULT
-    for change in ({"id": "fixup/table-2"}, {"budget": "../../../.."}):
-        values = result_of("fixup/table-1").to_dict() | {"files": {}} | change
-        path.write_text(json.dumps(values | {"digest": digest_of_values(values)}))
-        with pytest.raises(ResultError, match="expected the result of fixup/table-1 at smoke"):
-            list(stored(tmp_path))

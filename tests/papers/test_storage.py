@@ -85,17 +85,6 @@ def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     assert_frame_equal(back, table, check_dtype=False)
 
 
-@pytest.mark.parametrize("name", ["gamma/table-4", "fixup/theorem-1"])
-def test_results_survive(name: str) -> None:
-    result = result_of(name, verdict="fails")
-    back = Reproduction.from_dict(through_json(result.to_dict()))
-    assert (back.distance, back.verdict) == (result.distance, "not seen here")
-    first, last, bound = back.checks[1].numbers.values()
-    assert (first, bound) == (2.3, math.inf)
-    assert math.isnan(last)
-    assert back.to_dict() == result.to_dict()
-
-
 @given(KEYS, KEYS)
 def test_every_published_and_measured_row_is_there_once_and_in_order(printed: list[int], found: list[int]) -> None:
     rows = [{"depth": depth, "loss": depth + 0.5} for depth in printed]

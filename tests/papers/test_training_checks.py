@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from papers_helpers import assert_whole
-from papers_runs import Optimum, invented
+from papers_helpers import assert_whole, checked
+from papers_runs import Optimum, measured
 from worlds.de_smith_depth import as_published
 
 from normless_papers.claims import Estimate
 from normless_papers.claims.training import best_accuracy, opposite, runs_do_not_train, runs_train, trains
-from normless_papers.experiments.comparison import ordered
 from normless_papers.experiments.protocol import asked_by
 from normless_papers.experiments.runs import Runs
 from normless_papers.published import published_as
@@ -24,7 +23,6 @@ from normless_papers.understanding_bn.rate_search import (
     best_rate,
     highest_decade,
 )
-from normless_papers.understanding_bn.reference_runs import plateaus
 
 CHANCE = 10.0
 PERCENT = st.floats(0, 100)
@@ -105,26 +103,8 @@ def test_what_does_not_train_was_tried_below_the_grid(reached: Mapping[int, floa
         }
         tables.append(table(rates).assign(method=method))
     runs = Runs(pd.concat(tables), pd.DataFrame(), (asked_by("skipinit/table-1")[0].sweep,))
-    checked = runs.does_not_train("It fails.", against={"method": "batch_norm"}, method="none")
-    assert checked.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("first", "other", "factor", "holds"),
-    [
-        # log₂ of the optimum, of the lowest and of the highest rate within a deviation of it.
-        ((2, 1, 3), (-1, -2, 0), 1, True),
-        ((2, 0, 3), (-1, -2, 0), 1, None),
-        ((-1, -2, 0), (2, 1, 3), 1, False),
-        ((math.nan, 0, 0), (2, 1, 3), 1, None),
-        ((3, 3, 3), (1, 1, 1), 4, True),
-        ((2, 2, 2), (1, 1, 1), 4, False),
-    ],
-)
-def test_one_best_rate_is_above_another_only_where_their_ranges_do_not_overlap(
-    first: tuple[float, float, float], other: tuple[float, float, float], factor: float, holds: bool | None
-) -> None:
-    assert ordered(first[0], first[1:], other[0], other[1:], factor) is holds
+    found = runs.does_not_train("It fails.", against={"method": "batch_norm"}, method="none")
+    assert found.verdict == verdict
 
 
 def test_rates_are_compared_seed_by_seed() -> None:
@@ -139,24 +119,9 @@ def test_rates_are_compared_seed_by_seed() -> None:
     assert math.isnan(highest_decade(nowhere.assign(outcome="failed")).mean)
 
 
-def test_learning_has_plateaued_where_its_accuracy_no_longer_rises_at_the_first_rate() -> None:
-    def run(name: str, accuracies: list[float]) -> pd.DataFrame:
-        half = len(accuracies) // 2
-        columns = {
-            "epoch": range(1, len(accuracies) + 1),
-            "epoch_rate": [0.1] * half + [0.01] * (len(accuracies) - half),
-        }
-        return pd.DataFrame({"hash": name, **columns, "training_accuracy": accuracies})
-
-    rising, flat = [0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9], [0.5, 0.9, 0.905, 0.91, 0.99, 0.99, 1.0, 1.0]
-    epochs = pd.concat([run("rising", rising), run("flat", flat), run("short", [0.5, 0.9])])
-    assert plateaus(epochs) == {"rising": False, "flat": True}
-    assert plateaus(epochs.iloc[:0]) == {}
-
-
 @pytest.mark.parametrize("name", ["skipinit/table-4", "skipinit/table-6"])
 def test_a_world_as_published_is_tabulated_as_published(name: str) -> None:
-    evidence, _ = invented(name, as_published(name))
+    evidence = checked(name, measured(name, as_published(name))[0])
     merged = assert_whole(name, evidence)
     metric = "test_accuracy" if "test_accuracy_published" in merged else "training_loss"
     known = merged[merged[f"{metric}_published"].notna()]
@@ -175,8 +140,6 @@ def at_rate_30(metric: str, labels: Mapping[str, str]) -> Optimum:
 
 
 def test_an_optimum_at_an_end_of_the_grid_is_told_and_is_no_optimum() -> None:
-    evidence, _ = invented("zeroinit/figure-2", at_rate_30, batch_sizes=(4, 16, 64))
-    assert {check.verdict for check in evidence.checks} == {"inconclusive"}
-    evidence, laboratory = invented("skipinit/table-1", at_rate_30)
+    evidence, laboratory = measured("skipinit/table-1", at_rate_30)
     assert any("lies at an end of the learning rates tried" in remark for remark in evidence.remarks)
-    assert max(point.rate for point in laboratory.points) == 2.0**2
+    assert max(config.rate for config in laboratory.configs) == 2.0**2

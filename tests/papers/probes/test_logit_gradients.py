@@ -62,24 +62,6 @@ def by_each_class(model: nn.Module, x: Tensor, targets: Tensor, **options: objec
     return found
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(2, 5), st.integers(1, 4), st.integers(2, 5), st.integers(0, 10**6))
-def test_understanding_bn_class_wise_mask_sums_to_the_whole(
-    examples: int, width: int, classes: int, seed: int
-) -> None:
-    """understanding-bn/class-wise-mask: by linearity the masked gradients of all classes sum to the full gradient."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, classes)).double()
-    x, targets = torch.randn(examples, 3, dtype=torch.float64), torch.randint(0, classes, (examples,))
-    found = by_each_class(model, x, targets)
-    assert sorted(found) == list(range(classes))
-    F.cross_entropy(model(x), targets).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None
-        total = sum(found[index][name] for index in found)
-        torch.testing.assert_close(total, parameter.grad, rtol=1e-9, atol=1e-12)
-
-
 def test_each_class_is_the_gradient_of_its_logits_alone() -> None:
     """The mean cross entropy's gradient with respect to z_bj is (p_bj - y_bj)/B."""
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))

@@ -85,23 +85,6 @@ def test_sums_of_any_convolution_are_those_of_all_its_summands(
     assert torch.all(each.sum((0, 1)).abs() <= each.abs().sum((0, 1)) + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
-@given(convolutions(), st.data())
-def test_the_summands_of_one_parameter_are_those_of_autograd(
-    layer: tuple[nn.Module, Tensor], data: st.DataObject
-) -> None:
-    module, x = layer[0].double(), layer[1].double()
-    found = summands_of(module, x, torch.randn_like(module(x)))
-    index = tuple(data.draw(st.integers(0, length - 1)) for length in found.shape)
-    of_one = found.of_parameter(index)
-    sums = found.sums()
-    assert of_one.shape == (found.examples, *found.gradient.shape[2:])
-    torch.testing.assert_close(of_one.sum(), sums.total[index])
-    torch.testing.assert_close(of_one.abs().sum(), sums.sum_abs[index])
-    torch.testing.assert_close(of_one.flatten(1).sum(1).abs().sum(), sums.sum_b_abs_sum_xy[index])
-    torch.testing.assert_close(of_one.sum(0).abs().sum(), sums.sum_xy_abs_sum_b[index])
-
-
 @pytest.mark.parametrize("make", [scalar_affine, scaled_std])
 def test_of_a_scalar_layer_it_is_the_weight_as_applied(make: Any) -> None:
     """Multiplier, bias before the layer, standardized weight: all are behind or before what the weight is times."""

@@ -40,21 +40,6 @@ def test_the_limit_is_autograds_jacobian_times_the_gradient(training: bool) -> N
     assert table["update_norm"][1] == pytest.approx(1e-3 * table["update_per_rate"][1])
 
 
-def test_a_linear_network_moves_by_the_closed_form() -> None:
-    """z = Wx: one step on one example changes z by −η‖x‖²(p − y), and the loss follows SGD itself."""
-    network = nn.Linear(5, 3, bias=False).double()
-    x, y = torch.randn(1, 5).double(), torch.tensor([1])
-    table = function_update_table(network, x, y, rates=(0.1,), steps=(0, 2), step_rate=0.3)
-    error = (network(x).softmax(1) - F.one_hot(y, 3)).detach()
-    assert table["update_per_rate"][0] == pytest.approx(float(x.square().sum() * error.norm()))
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
-    for _ in range(2):
-        optimizer.zero_grad()
-        F.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    assert table["loss"][1] == pytest.approx(F.cross_entropy(network(x), y).item())
-
-
 @settings(max_examples=12, deadline=None)
 @given(blocks=st.integers(1, 4), width=st.integers(1, 7), layers=st.integers(1, 3))
 def test_fixup_theorem_3_terms_are_the_closed_form(blocks: int, width: int, layers: int) -> None:

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from run_helpers import Interrupt, assert_same_run, assert_two_processes_are_one, without_seconds
 from text_helpers import BERT, PAIRS, quick, written
 from torch import nn
@@ -40,11 +39,10 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 def test_a_run_learns_and_reports(uninterrupted: tuple[Path, Any, Any]) -> None:
-    directory, config, result = uninterrupted
+    directory, _, result = uninterrupted
     losses = [row.training_loss for row in result.epochs]
     assert losses == sorted(losses, reverse=True)
     assert type(result).from_dict(json.loads((directory / "result.json").read_text())) == result
-    assert type(config).from_dict(yaml.safe_load((directory / "config.yaml").read_text())) == config
     steps = pd.read_parquet(directory / "steps.parquet")
     assert len(steps) == result.steps
     for row in result.epochs:
@@ -139,8 +137,6 @@ SENTENCES = TextConfig(
     precision="64-true",
     device="cpu",
 )
-
-
 # Processes have different numbers of tokens, and in one batch the second has no sentence.
 UNEVEN_PAIRS = replace(
     PAIRS,
@@ -199,14 +195,10 @@ def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch:
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("text", {"model": "normless:transformer"}, "Expected transformers:KIND.*'normless"),
     ("text", {"model": "{folder}/words.py:deaf"}, "Expected 1×2 logits of .*deaf for the longest sentence"),
-    ("text", {"data": "sst3"}, r"no data set 'sst3' of labelled text\. Did you mean sst2\?"),
-    ("text", {"vocabulary": 10}, "special tokens alone are"),
     ("text", {"model": BERT.replace("embeddings=40", "embeddings=8")}, "the longest sentence .* setting longest"),
-    ("translation", {"model": "normless:wide_resnet(depth=10)"}, "does not take vocabulary"),
     ("translation", {"model": "normless:transformer(padding=3)"}, "the token that fills up sentences is 0"),
     ("translation", {"model": "{folder}/words.py:net"}, r"words\.py:net is not a network that translates"),
     ("translation", {"source": "fr"}, "languages are en and de"),
-    ("translation", {"batch_tokens": 5}, "allow larger batches"),
     ("translation", {"longest": 3}, "No training pair of grammar has both sides within 3 tokens"),
     ("translation", {"warmup_steps": 18}, "Expected warmup_steps below the 18 steps of epochs=3, got 18"),
 ]

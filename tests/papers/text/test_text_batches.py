@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normless_lab.data import load_data
 from normless_lab.data.images.image_data import Batch
+from normless_papers.text import BytePairs, ParallelText
 from normless_papers.text.text_batches import TextData
 from normless_papers.text.text_sets import LabelledSentences, LabelledText
 from normless_papers.text.tokens import SPECIAL_TOKENS, bucket_epoch
@@ -79,7 +81,9 @@ def pairs_of(data: TranslationData, batch: TranslationBatch) -> list[tuple[str, 
     return list(zip(*sides, strict=True))
 
 
-def test_an_epoch_is_the_text_padded_and_its_target_is_shifted(data: TranslationData) -> None:
+def test_an_epoch_is_the_text_padded_and_its_target_is_shifted() -> None:
+    text = load_data("grammar(train=700, validation=20, test=30)", kind=ParallelText)
+    data = TranslationData(text, BytePairs.train((*text.train.source, *text.train.target), 300))
     padding, start, end, _ = SPECIAL_TOKENS
     batches = list(data.train_batches(400, seed=0, epoch=0))
     assert len(batches) == data.steps_per_epoch(400)
