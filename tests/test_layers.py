@@ -19,7 +19,6 @@ import normless_lab
 import normless_papers
 
 HOMES = [Path(package.__file__).parent for package in (normless, normless_lab, normless_papers)]
-PACKAGES = tuple(home.name for home in HOMES)
 FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
@@ -119,27 +118,6 @@ def test_nothing_imports_upward() -> None:
         if layer_of(name) != layer_of(target) and RANK[layer_of(target)] >= RANK[layer_of(name)]
     ]
     assert upward == []
-
-
-def test_no_package_imports_what_the_distribution_lacks() -> None:
-    named = {target.partition(".")[0] for targets in NAMED.values() for target in targets}
-    assert not named & {"benchmarks", "tests", "examples"}
-
-
-def test_tests_of_a_package_need_none_above_it() -> None:
-    """Tests of the three packages together, and of the whole command line, lie beside the folders or higher."""
-    for folder, above in (("library", PACKAGES[1:]), ("lab", PACKAGES[2:])):
-        for path in (Path(__file__).parent / folder).rglob("test_*.py"):
-            named = {name.partition(".")[0] for name in imports(ast.parse(path.read_text(encoding="utf-8")))}
-            assert not named & set(above), path
-
-
-def test_data_files_name_no_module_of_a_package_above() -> None:
-    for home in HOMES:
-        above = "|".join(PACKAGES[PACKAGES.index(home.name) + 1 :]) or "no package"
-        for path in home.rglob("*.*"):
-            if path.suffix in (".yaml", ".toml", ".pyi", ".json", ".j2"):
-                assert not re.search(above, path.read_text(encoding="utf-8")), path
 
 
 def test_no_circle_of_imports() -> None:

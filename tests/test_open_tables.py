@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -146,24 +144,3 @@ def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     names = (*nl.SCHEMES, *nl.EDITS, *MODELS, *PROBES, *DATA, *ARTEFACTS)
     assert [name for name in names if not any(line.startswith(f"{name} ") for line in lines)] == []
-
-
-MISSPELT = {
-    "list schemas": "schemes",
-    "lits": "list",
-    "train --scheme 'none + removenorms()'": "RemoveNorms",
-    "train --data digit": "digits",
-    "inspect normless:wide_resnets": "wide_resnet",
-    "reproduce --list --paper fix": "fixup",
-}
-
-
-@pytest.mark.parametrize("command", MISSPELT)
-def test_a_misspelt_name_has_a_suggestion(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(command)) == 2
-    said = capsys.readouterr().err
-    assert re.search(rf"[Dd]id you mean {re.escape(MISSPELT[command])}\b", said), said
-    assert not any(tmp_path.iterdir())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-import pytest
 import torch
 
 from benchmarks.card.measure import measure_card
@@ -32,15 +31,6 @@ def test_aims_are_judged() -> None:
     assert rows["fixup"]["result"] == rows["fixup"]["below_batch_norm"] == "miss"
     assert "result" not in rows["batch_norm"]
     assert _judged([{"scheme": "fixup"}]) == [{"scheme": "fixup"}]
-
-
-@pytest.mark.slow
-def test_runs_one_after_another_and_at_once() -> None:
-    table = measure_card(CardBench(parts=("together",), **TINY))
-    assert table["network"].tolist() == ["ResNet-8", "ResNet-8", "WRN-10-1", "WRN-10-1"]
-    assert table["at_once"].tolist() == [1, 2, 1, 2]
-    assert table["runs_per_minute"].tolist() == pytest.approx((60 * 2 / table["seconds"]).tolist())
-    assert table["ratio"][1] == pytest.approx(table["runs_per_minute"][1] / table["runs_per_minute"][0])
 
 
 def test_steps_are_counted_while_all_runs_are_under_way() -> None:

@@ -1,34 +1,15 @@
-"""The site: its notebooks, its front page, the width of its code, and the built pages in a browser."""
+"""The site: its notebooks and its front page."""
 
 from __future__ import annotations
 
-import functools
-import http.server
-import os
 import re
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
 from notebooks_of_tutorials import NOTEBOOKS, REPOSITORY, TUTORIALS, notebook_of
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
 ROOT = Path(__file__).parents[2]
-PLACES = ("", "choosing/", "networks/", "diagnosis/", "demo/", "tutorials/sweep/")
-TYPED = {
-    "my network does not train": "/diagnosis/",
-    "load_state_dict": "/networks/",
-    "batch size 1": "/tutorials/batch_size_one/",
-    "param_groups": "/api/",
-}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -51,56 +32,3 @@ def test_notebooks_are_those_of_the_tutorials_and_the_front_page_has_the_code_of
     assert sorted(path.stem for path in NOTEBOOKS.iterdir()) == [page.stem for page in TUTORIALS]
     (shown,) = blocks(ROOT / "docs" / "index.md", "python")
     assert shown == blocks(ROOT / "README.md", "python")[0], "the README's code is run by its test"
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a line for each on the terminal."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the built site."""
-    if find_spec("mkdocs") is None or find_spec("mike") is None:
-        pytest.skip("the extra docs, which builds the site, is not installed")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
-    handler = functools.partial(QuietHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-def open_page(browser: Browser, address: str, width: int) -> Page:
-    page = browser.new_context(viewport={"width": width, "height": 850}).new_page()
-    page.goto(address)
-    return page
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_the_screen(site: str, browser: Browser, width: int) -> None:
-    # Code that is wider than its box would scroll; that of Python does not on a desktop.
-    wide = "[...document.querySelectorAll('.language-python code')].filter(c => c.scrollWidth > c.clientWidth).length"
-    broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
-    for place in PLACES:
-        page = open_page(browser, site + place, width)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
-        assert width < 1280 or page.evaluate(wide) == 0, place
-        assert page.evaluate(broken) == []
-        page.context.close()
-
-
-@pytest.mark.slow
-def test_search_finds_what_people_type(site: str, browser: Browser) -> None:
-    for typed, found in TYPED.items():
-        page = open_page(browser, site, 1280)
-        page.locator("[data-md-component='search-query']").fill(typed)
-        results = page.locator(".md-search-result__link")
-        results.first.wait_for(timeout=20_000)
-        assert found in results.evaluate_all("links => links.map(link => link.pathname)")[:6], typed
-        page.context.close()

@@ -17,7 +17,6 @@ from normless import edits
 from normless.edits import Edit, Surgery
 from normless.errors import MissingValuesError
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.nn import ResidualSum
 from normless.signal import activation_gain
 
 IMAGES, ROWS, TOKENS = torch.randn(4, 3, 8, 8), torch.randn(4, 8), torch.randn(2, 5, 8)
@@ -107,40 +106,14 @@ def convolutions(*first: nn.Module) -> nn.Module:
     return Written(lambda m, x: x + m.conv2(m.conv1(x)), conv1=nn.Sequential(*first), conv2=nn.Conv2d(3, 3, 1))
 
 
-class Pooling(nn.Module):
-    """conv → conv with a pooling or an activation in one of the places that matter."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__()
-        self.place, self.stem, self.pool = place, nn.Conv2d(3, 4, 3, padding=1), nn.AvgPool2d(3, stride=1, padding=1)
-        self.conv1, self.conv2 = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
-        self.shortcut, self.sum, self.relu = nn.Conv2d(4, 4, 1), ResidualSum(), nn.ReLU()
-
-    def at(self, place: str, x: Tensor) -> Any:
-        return self.pool(x) if place == self.place else x
-
-    def forward(self, x: Tensor) -> Any:
-        h = self.stem(x)
-        branch = self.at("end", self.conv2(self.at("middle", self.relu(self.conv1(h)))))
-        if self.place == "two":
-            return h + branch + self.shortcut(self.relu(h))
-        return self.sum(self.at("skip", h), self.relu(branch) if self.place == "activation" else branch)
-
-
 LAYER = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
 STACKS = {name: nn.TransformerEncoder(LAYER, 1, enable_nested_tensor=False) for name in ("encoder", "decoder")}
 UNEVEN = Written(lambda m, x: m.decoder(m.encoder(x)), **STACKS)
-GATED, SUMMED = (
-    written(forward)
-    for forward in (
-        lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid()),
-        lambda m, x: x + F.relu(m.f(x)) + F.relu(m.g(x)),
-    )
-)
+GATED = written(lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid()))
 WIDE, CIFAR, DENSE = wide_resnet(10, 1), resnet_cifar(8), dense(2, 8, in_features=8)
 BARE = (edits.RemoveNorms(), edits.StandardizeWeights())
 VARIANCE, TAILORED = edits.PredictedVariance, edits.TailorActivations
-NO_LAYER, NAN = "its branch does not end in a weight layer", float("nan")
+NAN = float("nan")
 EDITED: list[tuple[Any, ...]] = [
     (shut(), ROWS, (edits.BranchMultiplier(0.0),), "its branch returns 0"),
     (WIDE, None, (edits.ScaleBranches(exponent=0.4),), "exponent of 1/2 to 1", "base depth", "adam or sgd"),
@@ -148,23 +121,15 @@ EDITED: list[tuple[Any, ...]] = [
     *((DENSE, torch.full((64, 8), value), (edits.LSUV(0.1 + at),), "at stem", "variance")
       for at, value in enumerate((0.0, float("inf"), NAN))),
     (convolutions(nn.Conv2d(3, 3, 1, groups=3)), IMAGES, BARE[1:], "at conv1.0", "each output reads one value"),
-    (convolutions(nn.Conv2d(3, 3, 1), nn.Threshold(100.0, 1.0)), IMAGES, BARE[1:], "at conv1.1", "is constant"),
-    (WIDE, None, (BARE[0], edits.KeepScale()), "removed already", "before that"),
     (branches(), ROWS, (Change(**{"1_f_weight": NAN}),), "not finite in training mode", "at 1.f"),
     (branches(), ROWS, (Change(**{"1_f_bias": -100}),), "1.f.weight", "no longer have any gradient"),
     (branches(), ROWS, (Change(**{"1_f_weight": 0, "1_g_weight": 0, "1_f_bias": 0}),), "1.f.weight", "never get a"),
     (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), ROWS, (TAILORED(),), "slope"),
     (GATED, ROWS, (TAILORED(),), "after its gate"),
-    (SUMMED, ROWS, (TAILORED(),), "several branches"),
-    (CIFAR, IMAGES, (TAILORED(),), "reads more than outputs of weight layers"),
     (DENSE, ROWS, (TAILORED(eta=1.0),), "got 1.0 and 0.7"),
     (WIDE, None, (VARIANCE(),), "blocks.0.norm1", "this normalization is still there"),
     (WIDE, None, (BARE[0], VARIANCE()), "StandardizeWeights does that before"),
     (WIDE, None, (*BARE, VARIANCE(0.0)), "α is a number above 0, got 0.0"),
-    (Pooling("end"), IMAGES, (*BARE, VARIANCE()), NO_LAYER),
-    (Pooling("middle"), IMAGES, (*BARE, VARIANCE()), "at conv2: its input is not the output of one layer"),
-    (Pooling("skip"), IMAGES, (*BARE, VARIANCE()), "by something that has no weight, such as a pooling"),
-    (Pooling("two"), IMAGES, (*BARE, VARIANCE()), "it has 2 branches"),
 ]  # fmt: skip
 
 

@@ -25,30 +25,9 @@ class NoisyBatchNorm(nn.BatchNorm2d):
         return y + 0.1 * torch.randn_like(y) if self.training else y
 
 
-class BentInTraining(nn.GroupNorm):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return torch.relu(y) if self.training else y
-
-
-class SwishByHand(nn.BatchNorm2d):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return y * torch.sigmoid(y)
-
-
 class Skipping(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + x
-
-
-class ScaledAfterwards(nn.BatchNorm2d):
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(super().forward(x)) * self.scale
 
 
 class Evolved(nn.BatchNorm2d):
@@ -120,10 +99,7 @@ PARTS = {"conv": nn.Conv2d(3, 4, 3), "norm": nn.BatchNorm2d(4), "head": nn.Conv2
 FUNCTIONAL, GROUPS, SEARCH = Written(by_the_batch, **PARTS), "group_norm(groups=2)", "dyt(alpha=search)"
 CONVERTED: list[tuple[Any, ...]] = [
     (normed(NoisyBatchNorm(8)), IMAGES, "none", "at 1: ", "NoisyBatchNorm"),
-    (normed(BentInTraining(2, 8)), IMAGES, "dyt", "at 1: ", "BentInTraining"),
-    (normed(SwishByHand(8)), IMAGES, "none", "at 1: ", "SwishByHand"),
     (normed(Skipping(8)), IMAGES, "dyt", "at 1: ", "Skipping"),
-    (normed(ScaledAfterwards(8)), IMAGES, "none", "at 1: ", "ScaledAfterwards"),
     (normed(Evolved(8)), IMAGES, "none", "at 1: ", "Evolved", "1.v"),
     (masked(NeedsMask(8)), IMAGES, "dyt", "norm"),
     (by_function(lambda m, x: unit(gain=m.gain, x=x)), ROWS, "none", "1:gain", "is a function"),
@@ -146,16 +122,13 @@ CALLS: list[tuple[Callable[[], object], type[Exception], tuple[str, ...]]] = [
     (partial(nl.freeze, not_a_number("running_mean")), Unsupported, ("of 1, ", "not finite")),
     (partial(nl.convert, not_a_number("weight"), "none", IMAGES), Unsupported, ("of 1, ", "not finite")),
     (partial(nl.fold, normed(UNTRACKED), IMAGES), Unsupported, ("1 is a BatchNorm2d without running statistics",)),
-    (partial(nl.fold, nn.BatchNorm2d(3), IMAGES), Unsupported, ("normless.freeze makes",)),
     (partial(nl.fold, WITHOUT_FINAL), Unresolved, ("Sequential", "pass example inputs")),
     (partial(nl.fold, BY_BATCH, IMAGES), Unsupported, ("normalizes by the statistics",)),
     (partial(nl.freeze, normed(Skipping(8))), Unsupported, ("1 is a Skipping, which does more", "add")),
-    (partial(nl.freeze, hooked(nn.BatchNorm1d(8))), Unsupported, ("0 carries hooks",)),
     (partial(nl.fuse_for_inference, wide_resnet(10, 1).eval(), IMAGES), Unsupported,
      ("blocks.0.norm1 is a FrozenAffine", "allow_partial=True")),
     (partial(nl.remove_norms, PLAIN), Unresolved, ("pass example inputs",)),
     (partial(nl.remove_norms, PLAIN, ROWS), Unsupported, ("no layer, RMS or group norm",)),
-    (partial(nl.remove_norms, WITHOUT_FINAL, IMAGES), Unsupported, ("batch norms, which normless.fold",)),
     (partial(nl.remove_norms, normed(nn.InstanceNorm2d(8, track_running_stats=True)), IMAGES), Unsupported,
      ("1: it is an instance norm with running statistics",)),
     (partial(nl.remove_norms, written(lambda m, x: m.g(F.layer_norm(m.f(x), (8,)))), ROWS), Unsupported,

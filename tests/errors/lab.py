@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
@@ -15,8 +13,6 @@ from errors.wrong import Wrong
 from normless.models import wide_resnet
 from normless_lab.cli.laboratory import job_parameters
 from normless_lab.data import Augmentation, DataFormatError, Split, in_memory, load_data
-from normless_lab.data.images.tensor_images import checked_split
-from normless_lab.plots import Plot, skip_variance_against_block
 from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
 from normless_lab.train import TrainConfig
 from normless_lab.train.pauses import Pauses
@@ -90,24 +86,17 @@ def few(train: int, test: int, shift: int) -> Any:
     return in_memory("few", "mine", *splits, classes=3)
 
 
-def twenty(part: str = "train", size: int = 10, **share: Any) -> Any:
-    train, test = (
-        checked_split(np.zeros((n, 2, 8, 8), np.uint8), np.arange(n) % 3, classes=3, origin="here") for n in (20, 7)
-    )
-    data = in_memory("twenty", "a test", train, test, classes=3)
-    if part == "train":
-        return data.train_batches(size, seed=0, epoch=0, augmentation=Augmentation(), device="cpu", **share)
-    return data.subset(train=size) if part == "subset" else data.test_batches(size, device="cpu", **share)
+def batches(size: int = 10, **share: Any) -> Any:
+    data = few(20, 7, 0)
+    return data.train_batches(size, seed=0, epoch=0, augmentation=Augmentation(), device="cpu", **share)
 
 
 DATA = [
     *(augmented("crop", crop=-1), augmented("cutout", cutout=-2), augmented("mixup", mixup=NAN)),
     Wrong("no training images", lambda: few(0, 8, 0), DataFormatError, "training part of few", "0 images"),
     Wrong("labels above", lambda: few(8, 8, 1), DataFormatError, "training part of few", "from 1 to 3", "0 to 2"),
-    Wrong("no batch", lambda: twenty(size=0), ValueError, "batch_size", "1"),
-    Wrong("uneven shares", lambda: twenty(rank=0, world_size=3), ValueError, "10", "3"),
-    Wrong("rank 2 of 2", lambda: twenty(rank=2, world_size=2), ValueError, "rank"),
-    Wrong("a subset of more", lambda: twenty("subset", 21), ValueError, "1 to 20 train"),
+    Wrong("no batch", lambda: batches(size=0), ValueError, "batch_size", "1"),
+    Wrong("uneven shares", lambda: batches(rank=0, world_size=3), ValueError, "10", "3"),
     of_text(load_data, "mnist", "'mnist'", "digits, cifar10"),
     of_text(load_data, "gaussian(sides=3)", "sides", "image_shape, classes"),
     of_text(load_data, "digits(channels=0)", "channels=0"),
@@ -146,9 +135,6 @@ SWEEPS = [
     swept("nothing left out", "names no label", exclude=({},)),
     swept("too many best", "best 4 of 3", best=4),
 ]
-RUNS = pd.DataFrame({"depth": [16], "scheme": ["none"], "test_accuracy": [0.5]})
-SIGNAL = pd.DataFrame({"scheme": ["none"], "block": [1], "skip_variance": [1.0], "predicted_skip_variance": [1.0]})
-PLOT = Plot("lines", x="depth", y="test_accuracy", by="scheme")
 
 
 def checked(*shape: int) -> nn.Module:
@@ -158,8 +144,6 @@ def checked(*shape: int) -> nn.Module:
 
 ERRORS = [
     *(*SETTINGS, *SCHEDULES, *DATA, *SWEEPS),
-    Wrong("plot without x", lambda: PLOT(RUNS.drop(columns="depth")), ValueError, "lacks depth"),
-    Wrong("no block", lambda: skip_variance_against_block(SIGNAL.drop(columns="block")), ValueError, "lacks block"),
     Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.diagnose_trained", "dict"),  # type: ignore[arg-type]
     Wrong(
         "checked channels", lambda: checked(2, 5, 8, 8), nl.InputsError, "stem, a Conv2d", "takes 3 channels", "has 5"

@@ -71,8 +71,6 @@ MAPS = [
           "pass example inputs"),
     Wrong("map, a text returned", lambda: nl.residual_map(Written(lambda m, x: "nothing"), ROWS),
           UnresolvedStructureError, "forward returned neither a tensor"),
-    Wrong("groups, no inputs", lambda: nl.param_groups(within(torch.add), lr=0.1, weight_decay=0.1),
-          UnresolvedStructureError, "pass example inputs"),
 ]  # fmt: skip
 OPTIM = [
     *(Wrong(f"clipping, {clip} and {eps}", later(clipped, [], clip=clip, eps=eps),
@@ -81,21 +79,17 @@ OPTIM = [
     Wrong("clipping, sparse", lambda: clipped(sparse()), ValueError, "(5, 3) is sparse", "sparse=False"),
     *(Wrong(f"clipping, {named}{where}", call, TypeError, "a network or parameters",
           f"got an object of type {named}.")
-      for one, named in ((torch.optim.SGD(LINEAR.parameters(), lr=0.1), "SGD"), (3, "int"),
-                         (list(LINEAR.named_parameters()), "tuple in a list"), ([{}], "dict in a list"))
+      for one, named in ((torch.optim.SGD(LINEAR.parameters(), lr=0.1), "SGD"),
+                         (list(LINEAR.named_parameters()), "tuple in a list"))
       for where, call in (("", later(clipped, one)),
                           (" left out", later(clipped, LINEAR, exclude=one)))),
     Wrong("groups, policy", lambda: groups(policy="everything"), ValueError, "'everything'",
           "guidelines, all, weights"),
-    Wrong("groups, gamma", lambda: groups(policy={"gamma": True}), ValueError, "group gamma",
-          "last, down, stem, other"),
     Wrong("groups, twice", lambda: groups(policy={"last": True, "gamma_last": 0.1}), ValueError, "gamma_last twice"),
     Wrong("groups, nan", lambda: groups(policy={"down": NAN}), ValueError, "nan for the group gamma_down"),
     Wrong("groups, decay", lambda: groups(weight_decay=-1e-4), ValueError, "weight_decay=-0.0001"),
     Wrong("groups, pattern", lambda: groups(policy="weights+*attention*+encoder.*"), ValueError,
           "matches *attention*, encoder.*, or a later"),
-    Wrong("step in backward, a layer", lambda: nl.step_in_backward(LINEAR),  # type: ignore[arg-type]
-          TypeError, "Expected an optimizer", "type Linear"),
     Wrong("step in backward, LBFGS", lambda: nl.step_in_backward(torch.optim.LBFGS(nn.Linear(2, 2).parameters())),
           ValueError, "LBFGS needs all gradients"),
     Wrong("Lion, betas", lambda: Lion(LINEAR.parameters(), betas=(0.9, 1.0)), ValueError, "two betas"),
@@ -107,7 +101,6 @@ OPTIM = [
       for text, *words in (
           ("AdmW", "no optimizer 'AdmW'", "Did you mean AdamW?", "Lion"),
           ("AdamW(weight_deacy=1)", "does not take weight_deacy", "Did you mean weight_decay?"),
-          ("Lion(betas=0.9)", "Lion", "betas is a tuple, not 0.9"),
           ("mine.py:Own", "There is no file mine.py"))),
 ]  # fmt: skip
 
@@ -115,8 +108,7 @@ OPTIM = [
 SCHEMES = [
     *(Wrong(f"scheme {text}", later(nl.convert, resnet_cifar(8), text), ValueError, text.partition("(")[0])
       for text in (
-          "partial_batch_norm(mean=maybe)", "fixup(biases=nope)", "layer_scale(init=small)",
-          "ghost_batch_norm(size=big)", "batch_norm(initialization=hee)", "norm_on_skip(place=elsewhere)")),
+          "partial_batch_norm(mean=maybe)", "fixup(biases=nope)", "batch_norm(initialization=hee)")),
     *(Wrong(f"scheme {text}", later(nl.convert, resnet_cifar(8), text), UnsupportedEditError, said)
       for text, said in (("skipinit(alpha=nan)", "nan"), ("zeroinit(dropout=1)", "1"),
                          ("ghost_batch_norm(size=0)", "0"))),
@@ -132,7 +124,7 @@ MODELS = [
           "transformer needs vocabulary", "normless:transformer(vocabulary=…)"),
     *(Wrong(f"transformer, {given}", later(transformer, 10, **given), ValueError, *words)
       for given, *words in (
-          ({"layers": 0}, "layers=0 and decoder_layers=0"), ({"decoder_layers": 0}, "layers=6 and decoder_layers=0"),
+          ({"layers": 0}, "layers=0 and decoder_layers=0"),
           ({"width": 9, "heads": 3}, "even, a sine and a cosine each", "width=9"),
           ({"heads": 5}, "divides its width into equal heads", "width=512 and heads=5"),
           ({"norm": "before"}, "pre or post, not 'before'"), ({"padding": 10}, "padding=10 and vocabulary=10"))),
@@ -141,7 +133,6 @@ MODELS = [
           ("wide_resnet", "Expected normless:NAME"),
           ("normless:vgg", "normless has no network 'vgg'", "dense, resnet"),
           ("normless:wide_resnet(deep=3)", "does not take deep"),
-          ("torchvision:nothing", "torchvision has no model 'nothing'", "list_models"),
           ("torchvision:resnet1", "torchvision", "'resnet1'", "Did you mean resnet18?"),
           ("timm:resnet5x", "timm", "'resnet5x'", "Did you mean resnet50?"),
           ("torchvison:resnet18", "no module torchvison", "Did you mean torchvision?"),
@@ -155,8 +146,7 @@ MODELS = [
           ("brt(hidden_size=32)", "transformers has no kind of model 'brt'", "Did you mean bert?"),
           ("bert(hidden_size='inf')", "transformers", "bert", "hidden_size"),
           ("bert(hidden_size=30, num_attention_heads=4)", "transformers cannot build bert", "of sentences"),
-          ("no/such/folder", "There is no file", "config.json", "Nothing is downloaded"),
-          )),
+          ("no/such/folder", "There is no file", "config.json", "Nothing is downloaded"))),
 ]  # fmt: skip
 
 
@@ -172,7 +162,6 @@ PROBES = [
     Wrong("probe, frozen", lambda: probed(BATCH, "gradients", frozen=True), ValueError, "no trainable parameter"),
     Wrong("probe, a name", lambda: probed(BATCH, "signals"), ValueError, "'signals'", "Did you mean signal"),
     Wrong("probe without targets", lambda: probed(X, "gradients"), ValueError, "so targets are needed"),
-    Wrong("probe, three parts", lambda: probed((*BATCH, None)), ValueError, "a batch of two", "got tuple of 3"),
     Wrong("probe, a loader", lambda: probed(DataLoader(TensorDataset(*BATCH))), ValueError, "got DataLoader",
           "next(iter(loader))"),
     Wrong("probe, an argument", lambda: probed(BATCH, "activations(kinds='norm')"), ValueError,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 import torch
 from timm.models.resnet import BasicBlock, ResNet
 from torch import nn
-
-import normless as nl
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL: dict[str, Any] = {"layers": (1, 1, 1, 1), "channels": (8, 8, 16, 16)}
@@ -94,26 +91,3 @@ def test_optuna_study(function: Any, tmp_path: Path) -> None:
     study = study_of_schemes(tmp_path, 2, "normless:wide_resnet(depth=10, width=1)", epochs=1)
     assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"}
     assert 0 < study.best_value <= 1
-
-
-@pytest.fixture
-def private(monkeypatch: pytest.MonkeyPatch) -> Any:
-    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'normless[private]'")
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return import_module("private_digits")
-
-
-def test_private_digits_keep_their_pixels_and_no_network_mixes_examples(private: Any) -> None:
-    from sklearn.datasets import load_digits
-
-    train, test = private.private_digits()
-    assert train.inputs.shape == (1437, 3, 32, 32)
-    found = torch.cat([train.inputs, test.inputs])[:, 1, ::4, ::4].flatten(1).mean(1)
-    expected = torch.from_numpy(load_digits().images).float().flatten(1).mean(1) / 8 - 1
-    # The order is another, and bytes hold the 17 stored values to half of 1/255.
-    assert (found.sort().values - expected.sort().values).abs().max() < 1 / 255
-    inputs = train.inputs[:4]
-    for made, normalized in zip(private.METHODS.values(), (False, True), strict=True):
-        net = made(small(), inputs).train()
-        assert bool(norms(net)) == normalized
-        assert not nl.mixes_examples(net, inputs)

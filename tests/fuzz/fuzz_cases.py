@@ -20,9 +20,8 @@ ODD = [
     *("[]", "{}", "[1, 2]", "{a: 1}", "{a: 1}: 2", "()", "(1,)", "nowhere/at/all", ".", "..", "/", "/dev/null"),
     *("net", "mine.py", "images", "a" * 5000, "(", ")", "x=1", "a(b=c(d=1))", "${HOME}", "%s", "--", "-h", "\n"),
     *("sqlite://", ":memory:", "1/2", "2/1", "*a", "&a", "!!python/object:os.system", "!!int x", "2020-01-01"),
-    *("1_000", ".nan", "-.inf", "~", "1,2", "a+b", "+", "+ +", "skipinit + ", "__class__", "lambda: 1", "1/0", "**"),
-    *("{[1]}", "-" * 3000 + "1", "(" * 300, "[" * 3000, "x" * 300 + ".py:y", "1e400", "9" * 5000, "&a [*a]"),
-    *("run", "\t", "0x10"),
+    *("1_000", ".nan", "~", "1,2", "+", "skipinit + ", "__class__", "lambda: 1", "1/0", "{[1]}", "-" * 3000 + "1"),
+    *("(" * 300, "[" * 3000, "x" * 300 + ".py:y", "1e400", "9" * 5000, "&a [*a]", "run", "\t", "0x10"),
 ]
 TRANSFORMER = "normless:transformer(layers=1,width=8,heads=2,feed_forward=8)"
 SMALL_BERT = "transformers:bert(num_hidden_layers=1,hidden_size=8,num_attention_heads=2,intermediate_size=8)"
@@ -52,9 +51,7 @@ TEXTS: dict[str, list[str]] = {
     "config": ["config.yaml", "run/config.yaml"],
     "sweep": ["sweep.yaml", "config.yaml"],
     "table": ["out.csv", "out.parquet"],
-    "figure": ["out.svg", "new/out.svg"],
     "page": ["page.html", "new/page.html"],
-    "metrics": ["test_accuracy", "bleu"],
     "artefact": ["fixup/table-1", "skipinit/figure-1", "mine.py:own", "--list", "--all"],
     "what": ["step", "map", "memory", "schemes", "models", "data", "probes", "run", "lab"],
     "db": ["sqlite:///lab/runs.sqlite", "sqlite:///nowhere/a.db", "postgresql://"],
@@ -95,13 +92,13 @@ BODIES = [
     *("def net(:\n", "import nowhere\n", "x = 1 / 0\n", "def net():\n    return None\n", "net = 3\n", "\x00", "é = "),
     *("def net(a, b):\n    return a\n", "def net():\n    raise RuntimeError('no\\nnet')\n", "raise SystemExit(3)\n"),
     *("def net():\n    return {}['a']\n", "def net():\n    return net()\n", "def net():\n    raise ValueError\n"),
-    *("def net():\n    import sys; sys.exit(5)\n", "def own():\n    return 3\n", "def own(x):\n    return ()\n"),
-    *("def own():\n    return (1, 2)\n", "own = None\n", "def own():\n    raise OSError(2, 'no scheme')\n"),
-    *("def few():\n    return 1\n", "def few():\n    raise KeyError(1)\n", _NET.format("Linear(2, 2), 'inputs'")),
-    *(_NET.format("Linear(2, 2), torch.randn(4, 3)"), _NET.format("Module(), torch.randn(4, 3)")),
-    _NET.format("Linear(2, 2), (torch.randn(4, 2), torch.randn(4, 2))"),
-    _NET.format("Linear(12, 3).apply(lambda m: m.weight.data.fill_(float('nan'))), torch.randn(4, 12)"),
-    *(_FORWARD.format("return 'text'"), _FORWARD.format("raise KeyError('a')"), _FORWARD.format("return x.nowhere")),
+    *("def own():\n    return 3\n", "own = None\n", "def own():\n    raise OSError(2, 'no scheme')\n"),
+    *(
+        "def few():\n    return 1\n",
+        _NET.format("Linear(2, 2), 'inputs'"),
+        _NET.format("Module(), torch.randn(4, 3)"),
+    ),
+    *(_FORWARD.format("return 'text'"), _FORWARD.format("raise KeyError('a')")),
 ]
 TEXT = st.one_of(st.sampled_from(ODD), st.text(max_size=12).filter(lambda text: "\x00" not in text))
 
