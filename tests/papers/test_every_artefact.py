@@ -1,4 +1,4 @@
-"""Every artefact has its entry beside its module and settings at every budget; the papers use public names only."""
+"""Every artefact has settings at every budget, and one of another paper takes two files."""
 
 from __future__ import annotations
 

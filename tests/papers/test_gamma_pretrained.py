@@ -1,4 +1,4 @@
-"""Weights that a person has: read from folders and files, given a classifier for other data, or refused."""
+"""Weights that a person has: read from folders and files, and given a classifier for other data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's network, trained further with L2 by role: what is recorded, the checks of it, and resumption."""
+"""A person's network, trained further with L2 by role: what is recorded, and the checks of it."""
 
 from __future__ import annotations
 

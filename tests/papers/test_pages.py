@@ -1,4 +1,4 @@
-"""The pages of a folder of results: what is in them, links between artefacts, and texts of other people as texts."""
+"""The pages of a folder of results: links between artefacts, and texts of other people as texts."""
 
 from __future__ import annotations
 

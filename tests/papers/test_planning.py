@@ -1,4 +1,4 @@
-"""What a card's budget takes: shares of seconds, speeds by rows or by the table, the order of steps, the designs."""
+"""What a card's budget takes: shares of seconds, speeds by rows, the order of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carrying out artefacts, by a function and by the command: what is kept and shown; nothing is done twice."""
+"""Carrying out artefacts, by a function and by the command: what is kept; nothing is done twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of trainings decide: against a control, by rates and seeds, at the paper's set-up and below."""
+"""What the checks of trainings decide: against a control, by rates and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of verdicts, of silences and of protocols: counts, reasons, and that the committed ones are current."""
+"""The pages of verdicts, of silences and of protocols: their rows, and that the committed ones are current."""
 
 from __future__ import annotations
 

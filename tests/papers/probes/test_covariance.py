@@ -1,4 +1,4 @@
-"""Covariance of examples, compared with explicit pairs, closed forms and predictions."""
+"""Covariance of examples, compared with explicit pairs."""
 
 from __future__ import annotations
 

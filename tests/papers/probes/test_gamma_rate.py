@@ -1,4 +1,4 @@
-"""Scale invariance in γ and its effective learning rate, against steps that are really taken."""
+"""The effective learning rate of γ, against steps that are really taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The noise of minibatch steps: every minibatch there is, against α²M/|B|."""
+"""The gradients of single examples, from which the noise of minibatch steps is predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates in function space and of a branch of scalars, and the terms of an objective, against closed forms."""
+"""Updates in function space and the terms of an objective, against closed forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights, their angle to the gradient and multipliers, while a network trains."""
+"""Weights and their angle to the gradient, while a network trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`normless train-text`, `train-translation` and sweeps of such runs: settings, hashes, what is printed."""
+"""`normless train-translation` and the settings of runs on text: hashes, what is printed."""
 
 from __future__ import annotations
 

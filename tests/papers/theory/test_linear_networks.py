@@ -1,4 +1,4 @@
-"""Training one layer of a linear network is solving linear systems; what their condition does to descent."""
+"""Training one layer of a linear network is solving linear systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of random matrices: their draws, their singular values, and the paper's claims about them."""
+"""Random matrices: the moments of their entries."""
 
 from __future__ import annotations
 
