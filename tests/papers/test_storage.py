@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from papers_helpers import figure, result_of
@@ -78,6 +78,7 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 
 
+@settings(max_examples=20)
 @given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=6))
 def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     table = pd.DataFrame([row | {"text": f"t{row['text']}"} for row in rows])
@@ -85,6 +86,7 @@ def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     assert_frame_equal(back, table, check_dtype=False)
 
 
+@settings(max_examples=20)
 @given(KEYS, KEYS)
 def test_every_published_and_measured_row_is_there_once_and_in_order(printed: list[int], found: list[int]) -> None:
     rows = [{"depth": depth, "loss": depth + 0.5} for depth in printed]
