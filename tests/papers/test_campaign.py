@@ -27,13 +27,13 @@ TRAINING, MEASUREMENT = "fixup/figure-4", "understanding-bn/figure-12"
 EFFORT = Effort(
     data="digits(train=96, test=50)",
     model="normless:resnet_cifar(depth=8)",
-    epochs=3,
+    epochs=2,
     batch_size=32,
-    replicates=2,
+    replicates=1,
     settings={"momentum": 0.9, "weight_decay": 1e-4, "decay_policy": "all", "scalar_rate_scale": 0.1},
     reduced="ResNet-8 on 96 digits.",
 )
-RUNS = 12
+RUNS = 6
 
 
 @contextmanager
