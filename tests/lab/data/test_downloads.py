@@ -19,7 +19,7 @@ from normless_lab.data import DataNotFoundError, load_data
 from normless_lab.data.downloads import fetch_files
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn", "pets"])
+@pytest.mark.parametrize("name", ["cifar10", "svhn", "pets"])
 def test_without_a_network_the_message_tells_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -69,7 +69,6 @@ def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
 WAYS_OUT: dict[str, Callable[[Path], list[tarfile.TarInfo]]] = {
     "parent": lambda outside: [tarfile.TarInfo(f"../../../{outside.name}/evil")],
     "absolute": lambda outside: [tarfile.TarInfo(str(outside / "evil"))],
-    "link": lambda outside: [link("way", str(outside)), tarfile.TarInfo("way/evil")],
     "relative link": lambda outside: [link("way", f"../../../{outside.name}"), tarfile.TarInfo("way/evil")],
     "hard link": lambda outside: [link("way", str(outside / "own"), tarfile.LNKTYPE), tarfile.TarInfo("way")],
 }

@@ -24,14 +24,6 @@ def test_other_seed_or_epoch_draws_differently_in_everything(other: tuple[int, i
         assert not torch.equal(getattr(first, name), getattr(second, name)), name
 
 
-def test_one_augmentation_leaves_the_draws_of_the_others_as_they_are() -> None:
-    alone = drawn(augmentation=Augmentation(flip=True))
-    together = drawn()
-    assert alone.shift is alone.hole is alone.weight is None
-    assert torch.equal(alone.order, together.order)
-    assert torch.equal(alone.flip, together.flip)  # type: ignore[arg-type]
-
-
 def test_draws_follow_their_distributions() -> None:
     draws: Any = drawn()
     assert draws.shift.unique().tolist() == [0, 1, 2, 3, 4]
