@@ -89,21 +89,6 @@ def test_memory_of_one_step() -> None:
 
 
 @pytest.mark.slow
-def test_all_has_a_table_per_benchmark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = {"depth": 8, "batch_size": 2, "image_size": 8}
-    stated = [{"what": what, "with": flags, "to": "bare", "bars": {"fixup": 1.06}} for what in ("step", "memory")]
-    monkeypatch.setattr("normless_lab.bench.command.TOGETHER", stated)
-    assert main(["bench", "all", "--rounds", "1", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    check_output("bench", facts)
-    rows = facts["rows"]
-    assert [row["benchmark"] for row in rows] == ["step"] * 6 + ["memory"] * 6
-    assert {row["aim"] for row in rows if row["row"] == "fixup"} == {1.06}
-    for row in rows:
-        assert row["result"] == ({True: "pass", False: "miss"}[row["ratio"] <= 1.06] if row["aim"] else None)
-
-
-@pytest.mark.slow
 def test_a_scaling_law_is_fitted_and_drawn(tmp_path: Path) -> None:
     bench = ScaleBench(depths=(10, 22), widths=(), batches=(), rounds=1, out=tmp_path / "scale.svg")
     table = measure_scale(bench)

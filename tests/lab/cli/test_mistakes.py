@@ -136,24 +136,6 @@ def test_the_files_of_names_are_what_make_names_writes() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_names_of_other_packages_mean_what_they_mean_there(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """The arguments of a command and the settings of a run."""
-
-    def theirs(namespace: object) -> int:
-        return 0
-
-    theirs.__module__ = "other_package.commands"
-    monkeypatch.setattr("normless.cli.convert.run", theirs)
-    assert main(["convert", "normless:dense", "--scheme", "of-colours", "--out", "nowhere"]) == 0
-    assert capsys.readouterr().err == ""
-    Path("sweep.yaml").write_text(SWEEP.replace("name: s", "name: s\nrun: no_such_package:COLOURS"))
-    assert main(["sweep", "status", "sweep.yaml"]) == 2
-    said = capsys.readouterr().err
-    assert "no_such_package" in said
-    assert "fixop" not in said
-
-
-@pytest.mark.usefixtures("folder")
 def test_an_error_in_a_file_of_the_user_is_its_own_traceback(capsys: Capture) -> None:
     assert main(["inspect", "mine.py:broken"]) == 1
     said = capsys.readouterr().err

@@ -80,19 +80,6 @@ def test_crop_pads_with_black_before_normalization_and_cutout_sets_the_mean_afte
     assert torch.all((holes >= 4) & (holes <= 9))  # a 3×3 square, of which a corner keeps 2×2
 
 
-def test_mixup_mixes_each_example_with_the_next_of_its_batch_and_closes_the_ring() -> None:
-    data = numbered()
-    for clean, batch in zip(epoch_of(data), epoch_of(data, Augmentation(mixup=1.0)), strict=True):
-        assert batch.targets.shape == (11, 3)
-        onehot = torch.nn.functional.one_hot(clean.targets, 3).float()
-        distance = clean.inputs.roll(-1, 0)[:, 0, 0, 0] - clean.inputs[:, 0, 0, 0]
-        share = 1 - (batch.inputs[:, 0, 0, 0] - clean.inputs[:, 0, 0, 0]) / distance
-        assert torch.all((share > -1e-4) & (share < 1 + 1e-4))
-        assert len(share.unique()) == 11
-        expected = share[:, None] * onehot + (1 - share[:, None]) * onehot.roll(-1, 0)
-        torch.testing.assert_close(batch.targets, expected, atol=1e-4, rtol=0)
-
-
 def test_the_parts_of_all_processes_are_the_batch_of_one() -> None:
     data = numbered()
     parts = [epoch_of(data, EVERYTHING, 10, rank=rank, world_size=5) for rank in range(5)]

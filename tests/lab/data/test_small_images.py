@@ -13,7 +13,7 @@ import pytest
 from scipy.io import savemat
 from torchvision.datasets import SVHN
 
-from normless_lab.data import Augmentation, DataFormatError, DataNotFoundError, ImageData, load_data
+from normless_lab.data import Augmentation, DataFormatError, ImageData, load_data
 
 
 def stored_test_set(data: ImageData) -> tuple[Any, list[int]]:
@@ -136,13 +136,6 @@ def test_wrong_columns_are_named(tmp_path: Path, table: dict[str, Any], message:
     for kind in ("train", "test"):
         pq.write_table(pa.table(table), tmp_path / f"{kind}.parquet")
     refused(tmp_path, message)
-
-
-def test_a_missing_shard_and_another_set_are_noticed(tmp_path: Path, random_images: Any, write_parquet: Any) -> None:
-    write_parquet(tmp_path / "cifar10-train.parquet", *random_images(3))
-    refused(tmp_path, "svhn", "svhn", DataNotFoundError)
-    (tmp_path / "cifar10-train.parquet").rename(tmp_path / "train-00000-of-00002.parquet")
-    refused(tmp_path, "not all the 2 shards", "svhn")
 
 
 def test_smaller_images_are_means_of_squares(tmp_path: Path, write_cifar10: Any) -> None:

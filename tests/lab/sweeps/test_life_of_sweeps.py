@@ -52,17 +52,6 @@ def test_a_changed_file_gives_new_rows(tmp_path: Path, network: Path) -> None:
         assert lab.run(sweep).runs.equals(first)
 
 
-def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, network: Path) -> None:
-    sweep, here = _sweep(f"{network}:network"), Here()
-    config = sweep.points()[0].config
-    network.write_text(NETWORK.format(width=16))
-    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
-        (row,) = lab.carry_out([config])
-    assert row.hash == config.hash
-    assert row.error is not None
-    assert "mine.py changed while the sweep ran; start the sweep again" in row.error
-
-
 def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> None:
     models = axis_of("model", [WIDE, "normless:wide_resnet(depth=11)"])
     sweep = _sweep(WIDE, axes={"scheme": axis_of("scheme", ["batch_norm", "skpinit"]), "model": models})

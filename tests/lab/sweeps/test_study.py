@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from normless_lab.train import RunListener, RunStart
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip install 'normless[cluster]'")
 
-from normless_lab.sweeps import RunFailedError, SweepObjective, sweep_study  # noqa: E402
+from normless_lab.sweeps import SweepObjective, sweep_study  # noqa: E402
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -109,19 +108,3 @@ def test_a_run_of_a_sweep_is_not_repeated_and_replicates_are_averaged(tmp_path: 
     # The number is the time at which a run was carried out.
     assert len({row.result["seconds_per_epoch"] for row in rows.values()}) == 3  # type: ignore[index]
     assert [list(trial.intermediate_values) for trial in study.trials] == [[1, 2]] * 2
-
-
-def test_divergence_exclusions_and_failures_end_a_trial(tmp_path: Path) -> None:
-    axes = {"scheme": {"none": {"scheme": "none"}, "fixup": {"scheme": "fixup", "rate": 0.25}}}
-    sweep = tiny_sweep(axes=axes | {"fate": {name: {"fate": name} for name in ("well", "diverges", "raises")}})
-    sweep = Sweep.from_dict(sweep.to_dict() | {"exclude": [{"scheme": "none", "fate": "well"}]})
-    study = sweep_study(sweep, tmp_path)
-    for scheme, fate in (("none", "well"), ("none", "diverges"), ("none", "raises"), ("fixup", "well")):
-        study.enqueue_trial({"scheme": scheme, "fate": fate, "rate": 0.5})
-    with warnings.catch_warnings(), SweepObjective(sweep, tmp_path) as objective:
-        # Optuna says that the rate of the last trial is not used.
-        warnings.simplefilter("ignore")
-        study.optimize(objective, n_trials=4, catch=(RunFailedError,))
-    assert [trial.state.name for trial in study.trials] == ["PRUNED", "PRUNED", "FAIL", "COMPLETE"]
-    assert study.trials[1].user_attrs["outcomes"] == ["diverged"]
-    assert "rate" not in study.trials[3].params

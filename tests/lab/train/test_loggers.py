@@ -120,15 +120,6 @@ def test_a_resumed_run_shows_every_step_once_in_tensorboard(config: TrainConfig,
     assert logger.losses() == curve(tmp_path / "run")
 
 
-def test_a_checkpoint_within_an_epoch_leaves_no_hole(config: TrainConfig, tmp_path: Path) -> None:
-    interrupted(config, tmp_path / "run", 3, logger=Recorder(), checkpoint_every="2")
-    # As if it was killed before it had sent anything.
-    (tmp_path / "run" / "loggers.json").unlink()
-    logger = Recorder()
-    train(config, tmp_path / "run", logger=logger)
-    assert logger.losses() == curve(tmp_path / "run")
-
-
 def test_figures_of_what_was_measured(config: TrainConfig, tmp_path: Path) -> None:
     logger = Pictures()
     train(config, tmp_path / "run", logger=logger, watch=True, ride_along=RideAlong(("gradients",), every(1)))
@@ -213,26 +204,11 @@ def losses_in_trackio(folder: Path, project: str) -> dict[int, float]:
     return {row["step"]: row["step/loss"] for row in logged}
 
 
-def losses_in_wandb(folder: Path, place: str) -> dict[int, float]:
-    importlib.import_module("wandb").teardown()  # It writes files behind.
-    found: dict[int, float] = {}
-    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
-        store = importlib.import_module("wandb.sdk.internal.datastore").DataStore()
-        store.open_for_scan(str(file))
-        while data := store.scan_data():
-            record = importlib.import_module("wandb.proto.wandb_internal_pb2").Record()
-            record.ParseFromString(data)
-            names = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
-            found |= {json.loads(names["_step"]): json.loads(names["step/loss"])} if "step/loss" in names else {}
-    return found
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("text", "place", "read"),
     [
         ("mlflow(tracking_uri={!r})", "sqlite:///{}/mlflow.db", losses_in_mlflow),
-        ("wandb(mode='offline', dir={!r})", "{}", losses_in_wandb),
         ("trackio(project={!r})", "digits", losses_in_trackio),
     ],
 )
@@ -240,7 +216,7 @@ def test_a_library_has_the_curves_on_this_machine(
     text: str, place: str, read: Any, config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(text.partition("(")[0])
-    for name in ("DO_NOT_TRACK", "MLFLOW_DISABLE_TELEMETRY", "WANDB_SILENT"):
+    for name in ("DO_NOT_TRACK", "MLFLOW_DISABLE_TELEMETRY"):
         monkeypatch.setenv(name, "true")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     place = place.format(tmp_path)

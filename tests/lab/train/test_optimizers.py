@@ -16,7 +16,6 @@ from normless.cli import main
 from normless.optim import OPTIMIZERS, make_optimizer
 from normless_lab.train import TrainConfig
 from normless_lab.train.optimizer_state import restored_exactly
-from normless_lab.train.step_graph import is_capturable
 
 KIND: Any = TrainConfig
 NAMES = [name for name in OPTIMIZERS if name not in ("LBFGS", "SparseAdam")]
@@ -84,15 +83,6 @@ def test_kernels_of_the_checkpoint_are_not_taken_over() -> None:
     assert (group["fused"], group["capturable"], group["lr"]) == (None, False, pytest.approx(0.1))
     here.step()
     assert here.state[other]["step"] == 2
-
-
-def test_what_a_graph_can_hold() -> None:
-    weight = [nn.Parameter(torch.ones(2, 2))]
-    muon: Any = OPTIMIZERS["Muon"]
-    assert is_capturable(torch.optim.AdamW(weight, fused=True))
-    assert is_capturable(OPTIMIZERS["Lion"](weight))
-    assert not is_capturable(torch.optim.Adagrad(weight))
-    assert not is_capturable(muon([{"params": weight, "name": "hidden"}]))
 
 
 def test_the_command_trains_by_an_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ from run_helpers import Interrupt, without_seconds
 
 from normless.probes import RideAlong, every
 from normless_lab.train import EpochRow, RunListener, TrainConfig, train
-from normless_lab.train import training_run as module
 from normless_lab.train.pauses import TerminatedError, TimeLimitError
 
 STEPS, EPOCHS = 5, 3
@@ -103,26 +102,6 @@ train(TrainConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[Kill(
     assert not (folder / "result.json").exists()
 
 
-def around_saving(before: bool) -> Way:
-    """The tables are written before the checkpoint: their extra rows are not counted twice."""
-
-    def way(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        save = module.save_checkpoint
-
-        def interrupting(*arguments: Any) -> None:
-            if not before or arguments[-1] != 2:
-                save(*arguments)
-            if arguments[-1] == 2:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "save_checkpoint", interrupting)
-            stopped(KeyboardInterrupt)(config, folder, monkeypatch)
-        assert len(pd.read_parquet(folder / "epochs.parquet")) == 2
-
-    return way
-
-
 def flipped(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flipped bit of the checkpoint costs an epoch."""
     interrupted(2 * STEPS + 1)(config, folder, monkeypatch)
@@ -135,8 +114,6 @@ def flipped(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 WAYS: dict[str, tuple[Way, range]] = {
     "in the second epoch": (interrupted(8), range(6, 16)),
     "killed": (killed, range(6, 16)),
-    "before saving": (around_saving(before=True), range(6, 16)),
-    "after saving": (around_saving(before=False), range(11, 16)),
     "before the result": (stopped(KeyboardInterrupt, LastEpoch()), range(0)),
     "terminated": (stopped(TerminatedError, Steps(3)), range(4, 16)),
     "time limit": (stopped(TimeLimitError, time_limit="0.001s"), range(2, 16)),

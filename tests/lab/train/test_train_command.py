@@ -59,20 +59,3 @@ def test_without_settings_it_shows_them_and_asks_for_a_model(
     for name, value in (("epochs", "200"), ("model", TrainConfig.model), ("data", "digits")):
         assert re.search(rf"^{name} +{re.escape(value)} *$", shown.out, re.M)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_default_model_is_trained_if_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    trained: list[TrainConfig] = []
-
-    def note(config: TrainConfig, *_: object, **__: object) -> None:
-        trained.append(config)
-        raise ValueError("enough")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("normless_lab.train.training_run.train", note)
-    for words in (["--model", TrainConfig.model], ["--epochs", "1"], ["--out", "run"]):
-        assert main(["train", *words]) == 2
-    assert [config.epochs for config in trained] == [200, 1, 200]
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"model": TrainConfig.model}))
-    assert main(["train", "--config", "run.yaml"]) == 2
-    assert trained[3:] == [TrainConfig()]

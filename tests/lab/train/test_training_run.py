@@ -16,9 +16,8 @@ import yaml
 
 from normless.probes import RideAlong, every
 from normless_lab.data import load_data
-from normless_lab.train import EpochRow, RunListener, RunResult, TrainConfig, train, trained_network
+from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
 from normless_lab.train.run_files import load_weights
-from normless_lab.train.run_listener import RunStart
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"
@@ -27,42 +26,27 @@ SHORT = replace(CONFIG, batch_size=512, epochs=1)
 NO_CARD = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
-class Note(RunListener):
-    """Records its calls."""
+class Losses(RunListener):
+    """Records the loss of each step."""
 
     def __init__(self) -> None:
-        self.starts: list[RunStart] = []
         self.losses: dict[int, float] = {}
-        self.rows: list[EpochRow] = []
-        self.results: list[RunResult] = []
-
-    def on_start(self, start: RunStart) -> None:
-        self.starts.append(start)
 
     def on_step(self, step: int, loss: float) -> None:
         self.losses[step] = loss
 
-    def on_epoch(self, row: EpochRow) -> None:
-        self.rows.append(row)
-
-    def on_end(self, result: RunResult) -> None:
-        self.results.append(result)
-
 
 def test_a_run_that_trains(tmp_path: Path) -> None:
-    note, seen = Note(), []
+    note, seen = Losses(), []
     result = train(CONFIG, tmp_path, listeners=[note], on_epoch=seen.append)
     assert result.outcome == "trained"
     assert result.test_accuracy > 0.5
     assert (result.diverged_epoch, result.diverged_step) == (None, None)
-    assert tuple(seen) == tuple(note.rows) == result.epochs
-    assert note.results == [result]
-    assert note.starts == [RunStart(CONFIG, 22, ())]
+    assert tuple(seen) == result.epochs
     assert result.steps == 44
     assert list(note.losses) == list(range(1, 45))
     assert result.seconds_per_epoch == pytest.approx(sum(row.seconds for row in result.epochs) / 2)
     assert result.config_hash == CONFIG.hash
-    assert "digits" in result.data
 
     steps = pd.read_parquet(tmp_path / "steps.parquet")
     assert steps["loss"].tolist() == list(note.losses.values())
@@ -93,31 +77,19 @@ def test_the_test_figures_are_those_of_the_trained_network(tmp_path: Path) -> No
 
 
 def test_a_run_that_diverges_stops_at_once(tmp_path: Path) -> None:
-    note = Note()
     config = replace(CONFIG, scheme="none", rate=1e3)
-    result = train(config, tmp_path, listeners=[note])
+    result = train(config, tmp_path)
     assert result.outcome == "diverged"
     losses = pd.read_parquet(tmp_path / "steps.parquet")["loss"].tolist()
     assert all(math.isfinite(loss) and loss <= 1e3 for loss in losses[:-1])
     assert not (math.isfinite(losses[-1]) and losses[-1] <= 1e3)
-    assert result.diverged_step == result.steps == len(losses) == max(note.losses)
+    assert result.diverged_step == result.steps == len(losses)
     assert result.diverged_epoch == 1
     assert result.epochs == ()
     assert 0 <= result.test_accuracy <= 1
     assert result.seconds_per_epoch > 0
     assert result.plateaued is None
     assert repr(train(config, tmp_path)) == repr(result)  # NaN differs from itself, its name does not
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
-    result = train(TrainConfig.from_dict(CONFIG.to_dict() | {"precision": precision}), tmp_path)
-    # How far a run comes in so few steps depends on the machine's arithmetic in 8 bits of mantissa.
-    assert result.outcome != "diverged"
-    assert result.epochs[-1].training_loss < result.epochs[0].training_loss
-    kinds = {value.dtype for name, value in load_weights(tmp_path / "checkpoint.pt").items() if "weight" in name}
-    assert kinds == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
 
 
 def test_the_seed_decides_the_run_and_the_callers_state_is_left_alone(tmp_path: Path) -> None:
