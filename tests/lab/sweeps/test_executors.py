@@ -117,17 +117,6 @@ def test_to_leave_ends_what_still_runs(name: str, tmp_path: Path) -> None:
             future.result(timeout=1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sessions divide the time of the processor on Linux")
-def test_background_processes_give_way_to_all_others() -> None:
-    """Niceness counts within a session only, so that each has a session of its own, of the lowest weight."""
-    with LocalExecutor(1, background=True) as executor:
-        process = executor.submit(os.getpid).result()
-        assert os.getpriority(os.PRIO_PROCESS, process) == 19
-        assert os.getsid(process) == process
-        group = Path(f"/proc/{process}/autogroup")
-        assert not group.exists() or group.read_text().split()[-1] == "19"
-
-
 def serve_once(connection: Connection, record: Path) -> None:
     """Carry out a single order; further processes end as they start."""
     if record.exists():

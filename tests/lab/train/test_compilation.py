@@ -18,12 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 
 
 @pytest.mark.parametrize(("scheme", "depth"), [("fixup", 20), ("batch_norm", 32)])
-def test_blocks_of_one_structure_share_their_code(
-    depth: int, scheme: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    # What it is raised to is undone.
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
-    request.addfinalizer(torch._dynamo.reset)
+def test_blocks_of_one_structure_share_their_code(depth: int, scheme: str, request: pytest.FixtureRequest) -> None:
+    limit = torch._dynamo.config.recompile_limit
+    request.addfinalizer(lambda: setattr(torch._dynamo.config, "recompile_limit", limit))
     torch._dynamo.reset()
     counters.clear()
     network, x = nl.convert(resnet_cifar(depth), scheme).double(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
