@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from gallery.row import entropy, row
 
 DIGITS = "randn(4, 1, 8, 8)"
+CLASSES = {"heads": "fc", "loss": entropy}
 
 
 def numbered(count: int, block: str, first: int = 0) -> list[str]:
@@ -80,17 +81,13 @@ def stem(inputs: int, width: int, stride: int = 2) -> nn.Sequential:
 @row(
     DIGITS,
     [
-        "layer1.0: conv1 conv2",
-        "layer1.1: conv1 conv2",
-        "layer1.2: conv1 conv2",
+        *numbered(3, "layer1.{}: conv1 conv2"),
         "layer2.0: conv1 conv2 | downsample.0",
-        "layer2.1: conv1 conv2",
-        "layer2.2: conv1 conv2",
+        *numbered(2, "layer2.{}: conv1 conv2", 1),
     ],
     stem="stem.0",
-    heads="fc",
     roles="stem: stem.1; down: layer2.0.downsample.1; last: *.bn2; other: *.bn1",
-    loss=entropy,
+    **CLASSES,
 )
 class ResNetV1(nn.Module):
     """Two stages of basic blocks and a linear classifier."""
@@ -107,51 +104,34 @@ class ResNetV1(nn.Module):
         return self.fc(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
 
 
-@row(
-    DIGITS,
-    numbered(2, "blocks.{}: conv1 conv2"),
-    8,
-    2,
-    stem="conv",
-    heads="fc",
-    roles="last: *.bn2; other: *",
-    loss=entropy,
-)
+@row(DIGITS, numbered(2, "blocks.{}: conv1 conv2"), stem="conv", roles="last: *.bn2; other: *", **CLASSES)
 class ResNetV2(nn.Module):
     """Pre-activation blocks, a last norm, a linear classifier."""
 
-    def __init__(self, width: int = 8, depth: int = 6, classes: int = 10) -> None:
+    def __init__(self, width: int = 8, depth: int = 2, classes: int = 10) -> None:
         super().__init__()
         self.conv = conv(1, width, 3, 2)
         self.blocks = nn.Sequential(*(PreActivationBlock(width) for _ in range(depth)))
-        self.bn = nn.BatchNorm2d(width)
-        self.fc = nn.Linear(width, classes)
-
-    def features(self, x: Tensor) -> Tensor:
-        """The pooled features."""
-        return F.relu(self.bn(self.blocks(self.conv(x)))).mean((2, 3))
+        self.bn, self.fc = nn.BatchNorm2d(width), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.features(x))
+        return self.fc(F.relu(self.bn(self.blocks(self.conv(x)))).mean((2, 3)))
 
 
 @row(
     DIGITS,
     numbered(2, "blocks.{}.conv: 0 3 6"),
-    8,
-    2,
     stem="stem.0",
-    heads="fc",
     roles="stem: stem.1; last: *.conv.7; other: *",
-    loss=entropy,
+    **CLASSES,
 )
 class MobileNet(nn.Module):
     """Inverted residuals and a linear classifier."""
 
-    def __init__(self, width: int = 8, depth: int = 6, classes: int = 10) -> None:
+    def __init__(self, width: int = 8, classes: int = 10) -> None:
         super().__init__()
         self.stem = stem(1, width)
-        self.blocks = nn.Sequential(*(InvertedResidual(width) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(InvertedResidual(width) for _ in range(2)))
         self.head = nn.Sequential(conv(width, 2 * width, 1), nn.BatchNorm2d(2 * width), nn.ReLU6())
         self.fc = nn.Linear(2 * width, classes)
 
@@ -185,8 +165,6 @@ class CosineClassifier(nn.Module):
 @row(
     "(randn(4, 1, 8, 4), randn(4, 32))",
     [*numbered(2, "image.blocks.{}: conv1 conv2"), *numbered(2, "text.{}: 1 3")],
-    8,
-    2,
     odd="two towers and a temperature: an output of every pair",
     loss=entropy,
     batched=False,
@@ -194,18 +172,15 @@ class CosineClassifier(nn.Module):
 class TwoTowers(nn.Module):
     """CLIP: a convolutional tower and one of residual perceptrons, and a learned temperature."""
 
-    def __init__(self, width: int = 8, depth: int = 6) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.image = ResNetV2(width, depth, width)
-        self.text_in = nn.Linear(32, 2 * width)
+        self.image, inner = ResNetV2(width, classes=width), 2 * width
+        self.text_in = nn.Linear(32, inner)
         self.text = nn.ModuleList(
-            nn.Sequential(
-                nn.LayerNorm(2 * width), nn.Linear(2 * width, 4 * width), nn.GELU(), nn.Linear(4 * width, 2 * width)
-            )
-            for _ in range(depth)
+            nn.Sequential(nn.LayerNorm(inner), nn.Linear(inner, 2 * inner), nn.GELU(), nn.Linear(2 * inner, inner))
+            for _ in range(2)
         )
-        self.text_norm = nn.LayerNorm(2 * width)
-        self.text_out = nn.Linear(2 * width, width, bias=False)
+        self.text_norm, self.text_out = nn.LayerNorm(inner), nn.Linear(inner, width, bias=False)
         self.logit_scale = nn.Parameter(torch.tensor(2.0))
 
     def forward(self, images: Tensor, others: Tensor) -> Tensor:
@@ -220,18 +195,16 @@ class TwoTowers(nn.Module):
 @row(
     DIGITS,
     numbered(2, "blocks.{}: conv1 conv2"),
-    8,
-    2,
     odd="unit vectors from a projection with a norm in it",
     stem="stem.0",
 )
 class Embedder(nn.Module):
     """Unit embeddings for a supervised contrastive loss, from a projection head with a norm in it."""
 
-    def __init__(self, width: int = 8, depth: int = 6) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.stem = stem(1, width)
-        self.blocks = nn.Sequential(*(BasicBlock(width, width) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(BasicBlock(width, width) for _ in range(2)))
         self.projection = nn.Sequential(
             nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU(), nn.Linear(2 * width, width)
         )
@@ -323,15 +296,12 @@ class UNet(nn.Module):
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.enter = conv(1, width)
-        self.down1 = nn.Sequential(PreActivationBlock(width))
+        self.enter, self.down1 = conv(1, width), nn.Sequential(PreActivationBlock(width))
         self.halve = conv(width, 2 * width, 3, 2)
         self.middle = nn.Sequential(*(PreActivationBlock(2 * width) for _ in range(4)))
-        self.enlarge = nn.ConvTranspose2d(2 * width, width, 2, 2)
-        self.merge = conv(2 * width, width)
+        self.enlarge, self.merge = nn.ConvTranspose2d(2 * width, width, 2, 2), conv(2 * width, width)
         self.up1 = nn.Sequential(PreActivationBlock(width))
-        self.norm = nn.BatchNorm2d(width)
-        self.out = nn.Conv2d(width, 2, 1)
+        self.norm, self.out = nn.BatchNorm2d(width), nn.Conv2d(width, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         fine = self.down1(self.enter(x))
@@ -340,14 +310,14 @@ class UNet(nn.Module):
         return self.out(F.relu(self.norm(self.up1(h))))
 
 
-@row(DIGITS, ["body: 0 2 5 8"], 8, 2, odd="one global skip path from the input, subtracted; no block inside")
+@row(DIGITS, ["body: 0 2 5 8"], odd="one global skip path from the input, subtracted; no block inside")
 class DnCNN(nn.Module):
     """A plain stack of convolutions that predicts the noise, which one global skip path takes off."""
 
-    def __init__(self, width: int = 8, depth: int = 6) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(1, width, 3, padding=1), nn.ReLU()]
-        for _ in range(depth):
+        for _ in range(2):
             layers += [conv(width, width), nn.BatchNorm2d(width), nn.ReLU()]
         self.body = nn.Sequential(*layers, nn.Conv2d(width, 1, 3, padding=1))
 
@@ -373,8 +343,6 @@ class TimedBlock(nn.Module):
 @row(
     "(randn(4, 1, 8, 8), rand(4, 1))",
     numbered(2, "blocks.{}: conv1 time conv2"),
-    8,
-    2,
     odd="the time is added between the convolutions; pixels are shuffled at the end",
     stem="enter time.0 time.2",
     roles="last: *.norm2; other: *",
@@ -382,11 +350,11 @@ class TimedBlock(nn.Module):
 class Diffusion(nn.Module):
     """Predicts the noise in an image of a given noise level."""
 
-    def __init__(self, width: int = 8, depth: int = 6) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.time = nn.Sequential(nn.Linear(1, 16), nn.SiLU(), nn.Linear(16, 16))
         self.enter = nn.Conv2d(1, width, 3, 2, 1)
-        self.blocks = nn.ModuleList(TimedBlock(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(TimedBlock(width) for _ in range(2))
         self.norm, self.out = nn.GroupNorm(4, width), nn.Conv2d(width, 4, 3, padding=1)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
