@@ -20,7 +20,7 @@ MakeOptimizer = Callable[[Any], Optimizer]
 
 def adam(lr: float, kind: type[Optimizer] = Adam, **options: Any) -> MakeOptimizer:
     """Adam, or an optimizer of another kind, of all parameters."""
-    return lambda model: kind(model.parameters(), lr=lr, **options)  # type: ignore[call-arg]
+    return lambda model: kind(model.parameters(), lr=lr, **options)
 
 
 def adamw(lr: float, **options: Any) -> MakeOptimizer:
@@ -69,7 +69,7 @@ def made(
         success = fitted(model, x, y, chosen, guess) if guess else measure(model, x, y)
     taken = (lambda step: stream[step % len(stream)]) if isinstance(stream, list) else stream
     made_of = optimizer(model) if callable(optimizer) and not isinstance(optimizer, Optimizer) else optimizer
-    return Training(model, (x, y), chosen, made_of, success, taken, options)  # type: ignore[arg-type]
+    return Training(model, (x, y), chosen, made_of, success, taken, options)
 
 
 def fit(batch: Batch, model: nn.Module, *settings: Any, **named: Any) -> Training:

@@ -19,7 +19,7 @@ class Block(nn.Module):
         self.first, self.last = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.last(F.relu(self.first(self.norm(x))))  # type: ignore[no-any-return]
+        return x + self.last(F.relu(self.first(self.norm(x))))
 
 
 class Trunk(nn.Sequential):
@@ -104,7 +104,7 @@ class Attention(nn.Module):
         else:
             turned = [part * 0.6 + torch.cat([-part[..., 4:], part[..., :4]], -1) * 0.8 for part in (q, k)]
             y = F.scaled_dot_product_attention(*turned, v)
-        return x + self.out(y.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        return x + self.out(y.transpose(1, 2).flatten(-2))
 
 
 NORMED: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -164,7 +164,7 @@ HEADS: dict[str, tuple[int, Callable[..., object]]] = {
 }
 for name, (count, join) in HEADS.items():
     heads = tuple(f"heads.{number}" for number in range(count))
-    build = lambda join=join, count=count: Heads(join, count)  # type: ignore[misc] # noqa: E731
+    build = lambda join=join, count=count: Heads(join, count)  # noqa: E731
     pairs = name in ("distances", "a Gram matrix")
     add(Row(name, "directions", build, "randn(6, 6)", blocks=IN_TRUNK, heads=heads, loss=squares, batched=not pairs))
 

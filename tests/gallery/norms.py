@@ -131,8 +131,7 @@ class RootLevel(nn.Module):
                 x = torch.relu(x + norm(linear(x)))
             else:
                 x = x + linear(torch.relu(norm(x)))
-        logits: Tensor = self.head(x if self.kind == "v1" else torch.relu(self.norms[2](x)))
-        return logits
+        return self.head(x if self.kind == "v1" else torch.relu(self.norms[2](x)))
 
 
 for kind, roles in {"post-norm": "other: norms.2; last: *", "v1": "last: *", "v2": "other: norms.2; last: *"}.items():
@@ -249,11 +248,11 @@ class LowRank(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + self.up(self.down(x))  # type: ignore[no-any-return]
+        return self.layer(x) + self.up(self.down(x))
 
 
 def pruned(layer: nn.Conv2d) -> nn.Module:
-    prune.l1_unstructured(layer, "weight", 0.3)  # type: ignore[no-untyped-call]
+    prune.l1_unstructured(layer, "weight", 0.3)
     return layer
 
 

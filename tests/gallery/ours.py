@@ -69,4 +69,4 @@ TOKENS = "(randint(2, 50, (4, 7)), randint(2, 50, (4, 5)))"
 @row(TOKENS, TRANSLATION, "pre", name="our pre-norm transformer", loss=entropy, optimizer=adamw)
 @row(TOKENS, TRANSLATION, "post", name="our post-norm transformer", loss=entropy, optimizer=adamw)
 def translation(norm: str) -> object:
-    return transformer(50, 2, 16, 2, 24, norm=norm, dropout=0.1, decoder_layers=1)  # type: ignore[arg-type]
+    return transformer(50, 2, 16, 2, 24, norm=norm, dropout=0.1, decoder_layers=1)

@@ -71,8 +71,7 @@ class Patches(nn.Module):
         x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.norm(x)[:, 0])
-        return logits
+        return self.head(self.norm(x)[:, 0])
 
 
 class ParallelBlock(nn.Module):
@@ -134,8 +133,7 @@ class Swin(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.embed(x).permute(0, 2, 3, 1))
-        logits: Tensor = self.head(self.norm(x).mean((1, 2)))
-        return logits
+        return self.head(self.norm(x).mean((1, 2)))
 
 
 class RMSNorm(nn.Module):
@@ -195,8 +193,7 @@ class T5(nn.Module):
         x = self.norm(x)
         for block in self.decoder:
             y = block(y, self.bias(y.shape[1]), x)
-        logits: Tensor = self.head(self.final(y))
-        return logits
+        return self.head(self.final(y))
 
 
 class PostNorm(nn.Module):
@@ -222,8 +219,7 @@ class BERT(nn.Module):
         x = self.norm(self.words(tokens) + places + self.kinds(torch.zeros_like(tokens)))
         for layer in self.layers:
             x = layer(x, (1 - mask[:, None, None]) * -1e4)
-        logits: Tensor = self.classifier(torch.tanh(self.pooler(x[:, 0])))
-        return logits
+        return self.classifier(torch.tanh(self.pooler(x[:, 0])))
 
 
 @row(
@@ -250,5 +246,4 @@ class Translator(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        logits: Tensor = self.head(self.net(source, target, tgt_mask=mask, tgt_is_causal=True))
-        return logits
+        return self.head(self.net(source, target, tgt_mask=mask, tgt_is_causal=True))

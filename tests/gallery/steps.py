@@ -64,7 +64,7 @@ class Stream(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
 
     def branch(self, x: Tensor) -> Tensor:
-        return self.down(torch.relu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+        return self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Static(Stream):
@@ -128,7 +128,7 @@ class Streams(nn.Module):
         h = self.stem(x)[:, None].expand(-1, STREAMS, -1)
         for layer in self.layers:
             h = layer(h)
-        return self.head(self.norm(h.sum(1)))  # type: ignore[no-any-return]
+        return self.head(self.norm(h.sum(1)))
 
 
 class Bare(nn.Module):

@@ -41,7 +41,7 @@ def written(name: str, forward: Forward, *blocks: Stated, parts: str = "f g", **
 def in_place(m: Any, x: Tensor) -> Tensor:
     h = m.g(torch.relu(m.f(x)))
     h += x
-    return h  # type: ignore[no-any-return]
+    return h
 
 
 def second_first(m: Any, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def long_skip(m: Any, x: Tensor) -> Tensor:
 
 
 def of_two_sums(m: Any, x: Tensor) -> Tensor:
-    return sum([x + m.g(m.f(x).relu()), x + m.k(m.h(x).relu())])  # type: ignore[return-value]
+    return sum([x + m.g(m.f(x).relu()), x + m.k(m.h(x).relu())])
 
 
 def three_calls(m: Any, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ written("in place", in_place, ": f g")
 written("add_", lambda m, x: m.g(torch.relu(m.f(x))).add_(x), ": f g")
 written("stack and sum", lambda m, x: torch.stack([x, m.g(torch.relu(m.f(x)))]).sum(0), ": f g")
 written("stack last", lambda m, x: torch.stack([m.g(torch.relu(m.f(x))), x], dim=-1).sum(dim=-1), ": f g")
-written("sum of a list", lambda m, x: sum([x, m.g(torch.relu(m.f(x)))]), ": f g")  # type: ignore[arg-type,return-value]
+written("sum of a list", lambda m, x: sum([x, m.g(torch.relu(m.f(x)))]), ": f g")
 written("x - f", lambda m, x: x - m.g(torch.relu(m.f(x))), ": f g")
 written("dropped out", lambda m, x: x + F.dropout(m.g(torch.relu(m.f(x))), 0.5, m.training), ": f g")
 written(
@@ -193,10 +193,10 @@ class Convolutions(nn.Module):
         self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(WIDTH) for _ in range(3))
 
     def branch(self, x: Tensor) -> Tensor:
-        return self.b(torch.relu(self.a(x)))  # type: ignore[no-any-return]
+        return self.b(torch.relu(self.a(x)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.written(self, self.stem(x))))  # type: ignore[no-any-return]
+        return self.head(torch.relu(self.written(self, self.stem(x))))
 
 
 def normalized(size: int) -> nn.Module:

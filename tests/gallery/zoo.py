@@ -25,7 +25,7 @@ def timm_network(name: str, options: dict[str, Any]) -> nn.Module:
     """The network with random weights, as timm builds it."""
     import timm
 
-    return timm.create_model(name, **options)  # type: ignore[no-any-return]
+    return timm.create_model(name, **options)
 
 
 def timm_images(name: str, options: dict[str, Any]) -> Tensor:
@@ -62,7 +62,7 @@ def torchvision_network(name: str, options: dict[str, Any]) -> nn.Module:
     """The network with random weights, as torchvision builds it."""
     import torchvision
 
-    return torchvision.models.get_model(name, **options)  # type: ignore[no-any-return]
+    return torchvision.models.get_model(name, **options)
 
 
 def torchvision(name: str, blocks: int, fitted: int = 0, affine: int | None = None, **options: Any) -> None:

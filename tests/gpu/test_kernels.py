@@ -50,7 +50,7 @@ def disturbed(network: nn.Module) -> nn.Module:
                 parameter.add_(0.1 * torch.randn_like(parameter))
             elif not parameter.any():
                 parameter.normal_(std=0.05)
-    return network.to("cuda", memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to("cuda", memory_format=torch.channels_last)
 
 
 def gradients(network: nn.Module, images: Tensor, labels: Tensor, low: bool) -> list[Tensor]:

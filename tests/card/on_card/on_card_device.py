@@ -60,7 +60,7 @@ def test_where_the_host_waits(card: torch.device) -> None:
         (CPU_TO_CARD, lambda: torch.tensor(1.0, device=card)),
     ):
         with noted_waits() as notes:
-            wait()  # type: ignore[operator]
+            wait()
         assert [(note.direction, Path(note.place.rpartition(":")[0]).name) for note in notes] == [
             (direction, Path(__file__).name)
         ]

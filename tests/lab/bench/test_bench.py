@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from command_outputs import check_output
 from normless import convert
 from normless.cli import main
 from normless.models import resnet_cifar, wide_resnet
-from normless_lab.bench import ScaleBench, StepBench, measure_memory, measure_scale
+from normless_lab.bench import StepBench, measure_memory
 from normless_lab.bench.by_hand import Bare, HandWrittenFixup
 
 IMAGES = torch.randn(4, 3, 8, 8, dtype=torch.float64)
@@ -86,14 +84,3 @@ def test_memory_of_one_step() -> None:
     # What the weights are folded to is kept too; it does not grow with the batch.
     assert table["ratio"]["fixup"] < 1.1
     assert table["ratio"][["hand-written fixup", "batch_norm"]].min() > 1.5
-
-
-@pytest.mark.slow
-def test_a_scaling_law_is_fitted_and_drawn(tmp_path: Path) -> None:
-    bench = ScaleBench(depths=(10, 22), widths=(), batches=(), rounds=1, out=tmp_path / "scale.svg")
-    table = measure_scale(bench)
-    assert table["value"].tolist() == [10, 22, 10, 22]
-    for _, rows in table.groupby("recomputed"):
-        slope = math.log(rows["seconds"].iloc[1] / rows["seconds"].iloc[0]) / math.log(2.2)
-        assert rows["time_exponent"].tolist() == pytest.approx([slope, slope])
-    assert f"kept, power {table['time_exponent'][0]:.2f}" in (tmp_path / "scale.svg").read_text()

@@ -97,7 +97,7 @@ def test_subset_keeps_proportions_nests_and_says_so() -> None:
     # With the digest of all bytes.
     assert numbered(train=60, test=20).provenance == data.provenance
     other = numbered(train=60, test=20)
-    other.test.images[0, 0, 0, 0] += 1  # type: ignore[attr-defined]
+    other.test.images[0, 0, 0, 0] += 1
     assert other.provenance != data.provenance
     members, more, again = (
         set(values(part, epoch_of(part, size=99))) for part in (small, large, data.subset(train=12))

@@ -13,6 +13,7 @@ from urllib.error import URLError
 
 import pytest
 import torch.hub
+from image_files import write_cifar10
 from torchvision.datasets import CIFAR10
 
 from normless_lab.data import DataNotFoundError, load_data
@@ -43,9 +44,7 @@ def packed(archive: Path, folder: Path) -> str:
     return hashlib.md5(archive.read_bytes()).hexdigest()
 
 
-def test_an_archive_is_verified_unpacked_and_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_cifar10: Callable[[Path], list[Any]]
-) -> None:
+def test_an_archive_is_verified_unpacked_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, labels, _, _ = write_cifar10(tmp_path / "cifar-10-batches-py")
     archive, root = tmp_path / "source" / CIFAR10.filename, tmp_path / "root"
     digest = packed(archive, tmp_path / "cifar-10-batches-py")

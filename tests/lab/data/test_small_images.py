@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from image_files import random_images, write_batch, write_cifar10, write_parquet
 from scipy.io import savemat
 from torchvision.datasets import SVHN
 
@@ -37,7 +38,7 @@ def refused(root: Path, message: str, name: str = "cifar10", error: type[Excepti
 
 
 @pytest.mark.parametrize("place", ["cifar10/cifar-10-batches-py", "."])
-def test_cifar10_is_read_wherever_its_official_files_lie(tmp_path: Path, place: str, write_cifar10: Any) -> None:
+def test_cifar10_is_read_wherever_its_official_files_lie(tmp_path: Path, place: str) -> None:
     images, labels, *test = write_cifar10(tmp_path / place)
     data = load_data("cifar10", root=tmp_path, download=False)
     assert (data.name, data.classes, data.image_shape) == ("cifar10", 10, (3, 32, 32))
@@ -50,9 +51,7 @@ def test_cifar10_is_read_wherever_its_official_files_lie(tmp_path: Path, place: 
 @pytest.mark.parametrize(
     ("name", "classes", "key"), [("cifar100", 100, "fine"), ("cifar100(coarse=True)", 20, "coarse")]
 )
-def test_cifar100_has_fine_and_coarse_labels(
-    tmp_path: Path, name: str, classes: int, key: str, random_images: Any, write_batch: Any
-) -> None:
+def test_cifar100_has_fine_and_coarse_labels(tmp_path: Path, name: str, classes: int, key: str) -> None:
     expected = {}
     for split, n in (("train", 6), ("test", 3)):
         images, fine = random_images(n, classes=100, seed=n)
@@ -65,9 +64,7 @@ def test_cifar100_has_fine_and_coarse_labels(
     assert_read(data, expected["train"], expected["test"])
 
 
-def test_malformed_batches_are_refused_by_name(
-    tmp_path: Path, write_cifar10: Any, write_batch: Any, random_images: Any
-) -> None:
+def test_malformed_batches_are_refused_by_name(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     images, labels = random_images(2)
     batch = tmp_path / "data_batch_2"
@@ -88,7 +85,7 @@ def write_svhn(path: Path, images: Any, labels: Any) -> str:
 
 
 def test_svhn_is_read_with_and_without_its_extra_set_if_its_digests_are_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random_images: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sets = {"train": random_images(50), "test": random_images(5, seed=1), "extra": random_images(7, seed=2)}
     official = {}
@@ -113,9 +110,7 @@ def test_svhn_is_read_with_and_without_its_extra_set_if_its_digests_are_right(
         ("cifar10-{}.parquet", {"image": "image", "label": "labels", "struct": False}),
     ],
 )
-def test_parquet_files_of_the_hub_are_read(
-    tmp_path: Path, file: str, columns: dict[str, Any], random_images: Any, write_parquet: Any
-) -> None:
+def test_parquet_files_of_the_hub_are_read(tmp_path: Path, file: str, columns: dict[str, Any]) -> None:
     sets = random_images(6), random_images(3, seed=1)
     for part, examples in zip(("train", "test"), sets, strict=True):
         write_parquet(tmp_path / file.format(part), *examples, **columns)
@@ -138,7 +133,7 @@ def test_wrong_columns_are_named(tmp_path: Path, table: dict[str, Any], message:
     refused(tmp_path, message)
 
 
-def test_smaller_images_are_means_of_squares(tmp_path: Path, write_cifar10: Any) -> None:
+def test_smaller_images_are_means_of_squares(tmp_path: Path) -> None:
     *_, images, _ = write_cifar10(tmp_path)
     data = load_data("cifar10(side=8)", root=tmp_path, download=False)
     means = images.reshape(4, 3, 8, 4, 8, 4).mean((3, 5))

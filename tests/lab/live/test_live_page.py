@@ -115,29 +115,6 @@ def opened(browser: Browser) -> Iterator[Any]:
     assert complaints == []
 
 
-@pytest.mark.slow
-def test_curves_grow_while_the_run_does(tmp_path: Path, opened: Any) -> None:
-    write(tmp_path, 2)
-    with served(lambda: run_view(tmp_path)) as server:
-        page = opened(server.url, width=360)
-        loss = page.locator("figure", has=page.get_by_role("heading", name="Loss"))
-        assert page.locator("figure").count() == 2
-        assert page.locator("#state").inner_text() == "interrupted"
-        assert loss.locator("path.curve").get_attribute("d").count("L") == 1
-        assert loss.locator(".legend").inner_text() == "training 0.5"
-        write(tmp_path, 4)
-        page.get_by_text("4 of 5 epochs finished").wait_for()
-        assert loss.locator("path.curve").get_attribute("d").count("L") == 3
-        assert loss.locator(".legend").inner_text() == "training 0.25"
-        # Half of a file that is being copied: told, and the page goes on.
-        (tmp_path / "epochs.parquet").write_bytes(b"PAR1")
-        page.get_by_text("epochs.parquet is not used").wait_for()
-        write(tmp_path, 5)
-        page.get_by_text("5 of 5 epochs finished").wait_for()
-        assert page.locator("#problems li").count() == 0
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
-
-
 def test_texts_of_somebody_else_are_texts(opened: Any) -> None:
     with served(lambda: TEXTS) as server:
         page = opened(server.url)

@@ -16,7 +16,7 @@ def _layers(path: str, kinds: str, gating: bool = False) -> tuple[Layer, ...]:
     """Layers named `path.0`, …: w weight, n norm, a activation, s scale, d dropout."""
     words = {"w": "weight", "n": "norm", "a": "activation", "s": "scale", "d": "dropout"}
     return tuple(
-        Layer(f"{path}.{index}", words[kind], gating=gating, gamma=f"{path}.{index}.g" if kind == "n" else None)  # type: ignore[arg-type]
+        Layer(f"{path}.{index}", words[kind], gating=gating, gamma=f"{path}.{index}.g" if kind == "n" else None)
         for index, kind in enumerate(kinds)
     )
 

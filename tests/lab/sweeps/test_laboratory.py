@@ -136,7 +136,7 @@ def test_shards_share_the_runs_and_extend_them_together(tmp_path: Path) -> None:
     for _ in range(4):
         for index, here in enumerate(executors, 1):
             folder = tmp_path / f"machine-{index}"
-            with Laboratory(folder, url=url, executor=lambda here=here: here, shard=Shard(index, 3)) as lab:  # type: ignore[misc]
+            with Laboratory(folder, url=url, executor=lambda here=here: here, shard=Shard(index, 3)) as lab:
                 missing = lab.run(sweep).missing
     assert missing == 0
     with Laboratory(tmp_path / "alone", executor=Here) as lab:

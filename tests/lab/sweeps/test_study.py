@@ -106,5 +106,5 @@ def test_a_run_of_a_sweep_is_not_repeated_and_replicates_are_averaged(tmp_path: 
     assert [trial.value for trial in study.trials] == [pytest.approx(1 - 0.5e-3)] * 2
     assert study.trials[0].user_attrs == study.trials[1].user_attrs
     # The number is the time at which a run was carried out.
-    assert len({row.result["seconds_per_epoch"] for row in rows.values()}) == 3  # type: ignore[index]
+    assert len({row.result["seconds_per_epoch"] for row in rows.values()}) == 3
     assert [list(trial.intermediate_values) for trial in study.trials] == [[1, 2]] * 2

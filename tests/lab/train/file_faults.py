@@ -1,4 +1,4 @@
-"""Networks, runs, sweeps and reports are killed at every file operation, find the disk full, or their files damaged.
+"""Networks, runs and sweeps are killed at every file operation, find the disk full, or their files damaged.
 
 Whatever happened, the same call goes on from what is left and ends as one that nothing disturbed: nothing is lost,
 doubled or silently changed, and nothing ends in a traceback. `make faults` tries all faults; `NORMLESS_FAULTS=200` is
@@ -32,14 +32,11 @@ import normless as nl
 from normless.models.spec import build_model
 from normless_lab.sweeps import Laboratory
 from normless_lab.train import train, trained_network
-from normless_papers.pages.site import write_pages_of
-from normless_papers.results.reproduce import reproduce
 
 EVERY = int(os.environ.get("NORMLESS_FAULTS", "1"))
 TRIALS = max(1, 200 // EVERY)
 OTHER = replace(CONFIG, scheme="skipinit")
 SPEC = "normless:dense(depth=2, width=8, in_features=4)"
-ARTEFACT = "understanding-bn/figure-9"
 
 
 @dataclass(frozen=True)
@@ -96,22 +93,6 @@ def beside(work: Callable[[], object]) -> Iterator[list[int]]:
         ends.append(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
 
 
-def report(folder: Path) -> None:
-    """As ``normless reproduce`` of a formula's artefact, and ``normless report``."""
-    reproduce(ARTEFACT, out=folder)
-    write_pages_of(folder)
-
-
-def facts_of_report(folder: Path) -> list[Any]:
-    """The numbers and the checks of the artefact, its figure, and the pages but for their dates."""
-    one = reproduce(ARTEFACT, out=folder)
-    pages = [path.read_text(encoding="utf-8") for path in write_pages_of(folder)]
-    figures = [file.stat().st_size for file in sorted(folder.rglob("figure.*"))]
-    checks = [(check.claim, check.verdict, dict(check.numbers)) for check in one.checks]
-    drawn = [(page.count("<svg"), page.rstrip().endswith("</html>")) for page in pages]
-    return [one.measured.to_csv(), checks, figures, drawn]
-
-
 def restart(folder: Path) -> None:
     """Train, start over by other settings, and go on with that after an interruption."""
     directory, file = folder / "run", folder / "run" / "config.yaml"
@@ -161,7 +142,6 @@ WORKS = {
         run, facts_of_run, lambda folder: train(CONFIG, folder, listeners=[Interrupt(4)], checkpoint_every="1")
     ),
     "sweep": Work(sweep, facts_of_sweep, half_a_sweep),
-    "report": Work(report, facts_of_report, lambda folder: reproduce(ARTEFACT, out=folder)),
     "restart": Work(restart, facts_of_restart, lambda folder: train(CONFIG, folder / "run")),
 }
 

@@ -36,7 +36,7 @@ def test_they_are_zero_inside_and_behind_an_error_all_is_as_before(before: bool)
 def test_a_run_trains_like_this(tmp_path: Path) -> None:
     seen: list[bool] = []
     listener = RunListener()
-    listener.on_step = lambda step, loss: seen.append(are_flushed())  # type: ignore[method-assign]
+    listener.on_step = lambda step, loss: seen.append(are_flushed())
     model, data = "normless:wide_resnet(depth=10, width=1)", "digits(train=64, test=10)"
     train(TrainConfig(model=model, data=data, epochs=1, batch_size=32), tmp_path, listeners=[listener])
     assert seen == [True, True]

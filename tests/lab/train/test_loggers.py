@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -22,18 +21,11 @@ from normless.probes import RideAlong, every
 from normless_lab.train import TrainConfig, train
 
 STEPS = 3
-PERCEPTRON = """
-from torch import nn
-def net(classes=10):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes))
-"""
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> TrainConfig:
-    (tmp_path / "net.py").write_text(PERCEPTRON)
-    data = "digits(train=96, test=32)"
-    model = f"{tmp_path}/net.py:net"
+def config() -> TrainConfig:
+    model, data = "normless:dense(depth=2, width=16)", "digits(train=96, test=32)"
     return TrainConfig(model=model, scheme="none", data=data, batch_size=32, epochs=2, rate=0.01, device="cpu")
 
 
@@ -185,41 +177,3 @@ def test_a_logger_of_a_file_from_the_command(
     accuracies = [row["test_accuracy"] for row in json.loads(capsys.readouterr().out)["epochs"]]
     assert table["epoch/test_accuracy"].dropna().tolist() == pytest.approx(accuracies)
     assert (tmp_path / "run" / "tensorboard").is_dir()
-
-
-def losses_in_mlflow(folder: Path, uri: str) -> dict[int, float]:
-    client = importlib.import_module("mlflow").MlflowClient(tracking_uri=uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("normless").experiment_id])
-    assert (run.info.status, run.data.params["optimizer"]) == ("FINISHED", "SGD")
-    history = client.get_metric_history(run.info.run_id, "step/loss")
-    assert len(history) == 2 * STEPS
-    return {metric.step: metric.value for metric in history}
-
-
-def losses_in_trackio(folder: Path, project: str) -> dict[int, float]:
-    trackio = importlib.import_module("trackio")
-    (run,) = trackio.Api().runs(project)
-    logged = [row for row in trackio.SQLiteStorage.get_logs(project, run.name) if "step/loss" in row]
-    assert len(logged) == 2 * STEPS
-    return {row["step"]: row["step/loss"] for row in logged}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("text", "place", "read"),
-    [
-        ("mlflow(tracking_uri={!r})", "sqlite:///{}/mlflow.db", losses_in_mlflow),
-        ("trackio(project={!r})", "digits", losses_in_trackio),
-    ],
-)
-def test_a_library_has_the_curves_on_this_machine(
-    text: str, place: str, read: Any, config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip(text.partition("(")[0])
-    for name in ("DO_NOT_TRACK", "MLFLOW_DISABLE_TELEMETRY"):
-        monkeypatch.setenv(name, "true")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    place = place.format(tmp_path)
-    interrupted(config, tmp_path / "run", STEPS + 1, logger=text.format(place))
-    train(config, tmp_path / "run", logger=text.format(place))
-    assert read(tmp_path, place) == pytest.approx(curve(tmp_path / "run"))

@@ -32,16 +32,6 @@ def test_text_and_fields_are_one_configuration() -> None:
     assert replace(by_text, rate=2e-3).rate == 2e-3
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "SGD"])
-def test_defaults_are_those_of_the_class(name: str) -> None:
-    config = KIND(optimizer=name)
-    made: Any = OPTIMIZERS[name]
-    own = made([{"params": [nn.Parameter(torch.ones(2, 2))], "name": "hidden"}]).param_groups[0]
-    assert config.rate == own["lr"]
-    assert config.weight_decay == own.get("weight_decay", 0.0)
-    assert config.momentum == own.get("momentum", 0.0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_optimizer_is_restored_bit_for_bit(name: str, dtype: torch.dtype) -> None:

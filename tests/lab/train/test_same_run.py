@@ -34,20 +34,6 @@ CONFIG = TrainConfig(
     cutout=2,
     device="cpu",
 )
-# A small network with a matrix for Muon.
-PERCEPTRON = """
-from torch import nn
-class Perceptron(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, classes)
-        self.hidden = nn.Linear(16, 16)
-    def forward(self, x):
-        x = self.first(x.flatten(1))
-        return self.last(x + self.hidden(x.relu()))
-def net(classes=10):
-    return Perceptron(classes)
-"""
 Way = Callable[[TrainConfig, Path, pytest.MonkeyPatch], object]
 
 
@@ -164,8 +150,12 @@ def test_interrupted_and_resumed(
 
 @pytest.mark.parametrize("text", ["AdamW(lr=0.01)", "Muon(lr=0.01)"])
 def test_other_optimizers_are_resumed(text: str, tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(PERCEPTRON)
-    settings = {"model": f"{tmp_path}/net.py:net", "scheme": "none", "precision": "bf16-true", "optimizer": text}
+    settings = {
+        "model": "normless:dense(depth=2, width=16)",
+        "scheme": "none",
+        "precision": "bf16-true",
+        "optimizer": text,
+    }
     config = TrainConfig.from_dict({"data": CONFIG.data, "epochs": 2, "batch_size": 64, "device": "cpu"} | settings)
     whole = train(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
