@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gallery.row import Row, add, entropy, squares
+from gallery.row import Row, add, entropy, row, squares
 
 
 class Block(nn.Module):
@@ -123,19 +123,10 @@ for normed, logits in (("layer", "softmax"), ("layer", "einsum"), ("rms", "rotat
                 del one.tau
         return nn.Sequential(nn.Linear(6, 16), first, Block(16), second, nn.LayerNorm(16), nn.Linear(16, 4))
 
-    add(
-        Row(
-            f"{normed} norms of queries and keys, {logits}",
-            "directions",
-            attentive,
-            "randn(2, 5, 6)",
-            blocks=("1: qkv out", "2: first last", "3: qkv out"),
-            stem=("0",),
-            heads=("5",),
-            roles="last: *.norm; other: 4",
-            loss=entropy,
-        )
-    )
+    name = f"{normed} norms of queries and keys, {logits}"
+    stated = {"stem": ("0",), "heads": ("5",), "roles": "last: *.norm; other: 4", "loss": entropy}
+    listed = ("1: qkv out", "2: first last", "3: qkv out")
+    add(Row(name, "directions", attentive, "randn(2, 5, 6)", blocks=listed, **stated))
 
 
 class Heads(nn.Module):
@@ -176,19 +167,13 @@ class CosineLinear(nn.Linear):
         return 5 * F.linear(F.normalize(x), F.normalize(self.weight))
 
 
+@row(
+    "randn(4, 6)",
+    ["0.1: first last", "0.2: first last"],
+    name="a cosine layer",
+    heads="1",
+    odd="the weight of the head is normalized in its own module",
+    loss=entropy,
+)
 def with_cosine_layer() -> nn.Module:
     return nn.Sequential(Trunk(), CosineLinear(8, 4, bias=False))
-
-
-add(
-    Row(
-        "a cosine layer",
-        "directions",
-        with_cosine_layer,
-        "randn(4, 6)",
-        blocks=("0.1: first last", "0.2: first last"),
-        heads=("1",),
-        odd="the weight of the head is normalized in its own module",
-        loss=entropy,
-    )
-)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from gallery.row import row
 
 D, HEADS = 16, 2
-TOKENS = "randint(20, (2, 8))"
 
 
 class Attention(nn.Module):
@@ -38,16 +37,6 @@ class Attention(nn.Module):
 
 def mlp(act: type[nn.Module] = nn.GELU, dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(nn.Linear(D, 32), act(), nn.Dropout(dropout), nn.Linear(32, D), nn.Dropout(dropout))
-
-
-class PreNorm(nn.Module):
-    def __init__(self, causal: bool = False) -> None:
-        super().__init__()
-        self.norm1, self.attn, self.norm2, self.mlp = nn.LayerNorm(D), Attention(causal), nn.LayerNorm(D), mlp()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
 
 
 ATTN = "attn: q k v o"
