@@ -6,20 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gallery.row import entropy, row
+from gallery.dense import TimeBlock
+from gallery.images import conv
+from gallery.row import each, entropy, row
 
 DIGITS = "randn(4, 1, 8, 8)"
 CLASSES = {"heads": "fc", "loss": entropy}
-
-
-def numbered(count: int, block: str, first: int = 0) -> list[str]:
-    """One statement for each number."""
-    return [block.format(number) for number in range(first, first + count)]
-
-
-def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size of images, without bias."""
-    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
 
 
 class BasicBlock(nn.Module):
@@ -58,16 +50,9 @@ class InvertedResidual(nn.Module):
     def __init__(self, width: int, expansion: int = 3) -> None:
         super().__init__()
         inner = width * expansion
-        self.conv = nn.Sequential(
-            conv(width, inner, 1),
-            nn.BatchNorm2d(inner),
-            nn.ReLU6(),
-            nn.Conv2d(inner, inner, 3, padding=1, groups=inner, bias=False),
-            nn.BatchNorm2d(inner),
-            nn.ReLU6(),
-            conv(inner, width, 1),
-            nn.BatchNorm2d(width),
-        )
+        expand = [conv(width, inner, 1), nn.BatchNorm2d(inner), nn.ReLU6()]
+        depthwise = [conv(inner, inner, groups=inner), nn.BatchNorm2d(inner), nn.ReLU6()]
+        self.conv = nn.Sequential(*expand, *depthwise, conv(inner, width, 1), nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv(x)
@@ -81,9 +66,9 @@ def stem(inputs: int, width: int, stride: int = 2) -> nn.Sequential:
 @row(
     DIGITS,
     [
-        *numbered(3, "layer1.{}: conv1 conv2"),
+        *each("layer1.{}: conv1 conv2", count=3),
         "layer2.0: conv1 conv2 | downsample.0",
-        *numbered(2, "layer2.{}: conv1 conv2", 1),
+        *each("layer2.{}: conv1 conv2", first=1),
     ],
     stem="stem.0",
     roles="stem: stem.1; down: layer2.0.downsample.1; last: *.bn2; other: *.bn1",
@@ -104,7 +89,7 @@ class ResNetV1(nn.Module):
         return self.fc(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
 
 
-@row(DIGITS, numbered(2, "blocks.{}: conv1 conv2"), stem="conv", roles="last: *.bn2; other: *", **CLASSES)
+@row(DIGITS, each("blocks.{}: conv1 conv2"), stem="conv", roles="last: *.bn2; other: *", **CLASSES)
 class ResNetV2(nn.Module):
     """Pre-activation blocks, a last norm, a linear classifier."""
 
@@ -120,7 +105,7 @@ class ResNetV2(nn.Module):
 
 @row(
     DIGITS,
-    numbered(2, "blocks.{}.conv: 0 3 6"),
+    each("blocks.{}.conv: 0 3 6"),
     stem="stem.0",
     roles="stem: stem.1; last: *.conv.7; other: *",
     **CLASSES,
@@ -141,7 +126,7 @@ class MobileNet(nn.Module):
 
 @row(
     DIGITS,
-    numbered(6, "blocks.{}: conv1 conv2"),
+    each("blocks.{}: conv1 conv2", count=6),
     odd="unit features times unit prototypes and a learned scale",
     stem="stem.0",
     roles="stem: stem.1; last: *.bn2; other: *.bn1",
@@ -164,7 +149,7 @@ class CosineClassifier(nn.Module):
 
 @row(
     "(randn(4, 1, 8, 4), randn(4, 32))",
-    [*numbered(2, "image.blocks.{}: conv1 conv2"), *numbered(2, "text.{}: 1 3")],
+    [*each("image.blocks.{}: conv1 conv2"), *each("text.{}: 1 3")],
     odd="two towers and a temperature: an output of every pair",
     loss=entropy,
     batched=False,
@@ -194,7 +179,7 @@ class TwoTowers(nn.Module):
 
 @row(
     DIGITS,
-    numbered(2, "blocks.{}: conv1 conv2"),
+    each("blocks.{}: conv1 conv2"),
     odd="unit vectors from a projection with a norm in it",
     stem="stem.0",
 )
@@ -205,9 +190,8 @@ class Embedder(nn.Module):
         super().__init__()
         self.stem = stem(1, width)
         self.blocks = nn.Sequential(*(BasicBlock(width, width) for _ in range(2)))
-        self.projection = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU(), nn.Linear(2 * width, width)
-        )
+        first = nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU()
+        self.projection = nn.Sequential(*first, nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(self.projection(self.blocks(self.stem(x)).mean((2, 3))), dim=1)
@@ -215,7 +199,7 @@ class Embedder(nn.Module):
 
 @row(
     "randn(4, 1, 16, 16)",
-    numbered(6, "backbone.{}: conv1 conv2", 2),
+    each("backbone.{}: conv1 conv2", count=6, first=2),
     odd="two heads, one of them behind a sigmoid",
     stem="backbone.0.0 backbone.1.0",
     heads="cls box",
@@ -238,7 +222,7 @@ class Detector(nn.Module):
 
 @row(
     "randn(4, 1, 16, 16)",
-    numbered(6, "blocks.{}: conv1 conv2"),
+    each("blocks.{}: conv1 conv2", count=6),
     odd="towers with group norms behind a trunk with batch norms",
     stem="stem.0.0 stem.1.0",
     heads="cls box",
@@ -265,7 +249,7 @@ class GridDetector(nn.Module):
 
 @row(
     DIGITS,
-    numbered(6, "trunk.{}.conv: 0 3 6", 1),
+    each("trunk.{}.conv: 0 3 6", count=6, first=1),
     odd="three heads of one trunk",
     stem="trunk.0.0",
     heads="heads.digit heads.odd heads.turn",
@@ -286,7 +270,7 @@ class ManyHeads(nn.Module):
 
 @row(
     DIGITS,
-    ["down1.0: conv1 conv2", *numbered(4, "middle.{}: conv1 conv2"), "up1.0: conv1 conv2"],
+    ["down1.0: conv1 conv2", *each("middle.{}: conv1 conv2", count=4), "up1.0: conv1 conv2"],
     name="ResidualUNet",
     odd="two scales joined by a concatenation",
     stem="enter",
@@ -325,24 +309,9 @@ class DnCNN(nn.Module):
         return x - self.body(x)
 
 
-class TimedBlock(nn.Module):
-    """A block of a diffusion model: group norms, SiLU, the time added between the convolutions."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.conv1 = nn.GroupNorm(4, width), nn.Conv2d(width, width, 3, padding=1)
-        self.time = nn.Linear(16, width)
-        self.norm2, self.conv2 = nn.GroupNorm(4, width), nn.Conv2d(width, width, 3, padding=1)
-
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        h = self.conv1(F.silu(self.norm1(x)))
-        h = h + self.time(F.silu(t))[:, :, None, None]
-        return x + self.conv2(F.silu(self.norm2(h)))
-
-
 @row(
     "(randn(4, 1, 8, 8), rand(4, 1))",
-    numbered(2, "blocks.{}: conv1 time conv2"),
+    each("blocks.{}: conv1 time conv2"),
     odd="the time is added between the convolutions; pixels are shuffled at the end",
     stem="enter time.0 time.2",
     roles="last: *.norm2; other: *",
@@ -354,7 +323,7 @@ class Diffusion(nn.Module):
         super().__init__()
         self.time = nn.Sequential(nn.Linear(1, 16), nn.SiLU(), nn.Linear(16, 16))
         self.enter = nn.Conv2d(1, width, 3, 2, 1)
-        self.blocks = nn.ModuleList(TimedBlock(width) for _ in range(2))
+        self.blocks = nn.ModuleList(TimeBlock(width, width) for _ in range(2))
         self.norm, self.out = nn.GroupNorm(4, width), nn.Conv2d(width, 4, 3, padding=1)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:

@@ -9,18 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gallery.kinds_of_images import DIGITS
-from gallery.row import adamw, entropy, row
+from gallery.row import adamw, each, entropy, row
 
 TEXT = "randint(96, (4, 8))"
 
 
 OF_TEXT = {"heads": "lm_head", "stem": "", "loss": entropy, "optimizer": adamw}
 OF_PATCHES = {"stem": "patch", "heads": "head", "loss": entropy, "optimizer": adamw}
-
-
-def each(*blocks: str, count: int = 2) -> list[str]:
-    """The statements for each layer, in turn."""
-    return [block.format(number) for number in range(count) for block in blocks]
 
 
 class Attention(nn.Module):

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gallery.kinds_of_sequences import each
-from gallery.row import adamw, entropy, row
+from gallery.row import adamw, each, entropy, row
 
 GRAPHS = "(randn(4, 6, 4), rand(4, 6, 6).gt(0.6).float())"
 OF_GRAPHS = {"stem": "enter", "heads": "out", "roles": "last: layers.*; other: norm", "optimizer": adamw}

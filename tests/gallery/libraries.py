@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gallery.row import Row, adamw, add, entropy, row
+from gallery.row import Row, adamw, add, each, entropy, row
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 TOKENS, PHOTOS = "{'input_ids': randint(2, 50, (4, 7))}", "{'pixel_values': randn(4, 3, %d, %d)}"
@@ -16,11 +16,7 @@ UNCACHED = TOKENS.replace("}", ", 'use_cache': False}")
 Named = dict[str, Any]
 
 
-LAYERS = [
-    f"encoder.layers.{number}: {layers}"
-    for number in range(2)
-    for layers in ("self_attn self_attn.out_proj", "linear1 linear2")
-]
+LAYERS = each("encoder.layers.{}: self_attn self_attn.out_proj", "encoder.layers.{}: linear1 linear2")
 OF_ENCODER: Named = {"roles": "last: *", "loss": entropy, "optimizer": adamw}
 
 

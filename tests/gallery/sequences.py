@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gallery.row import row
+from gallery.row import each, row
 
 D, HEADS = 16, 2
 
@@ -37,13 +37,6 @@ class Attention(nn.Module):
 
 def mlp(act: type[nn.Module] = nn.GELU, dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(nn.Linear(D, 32), act(), nn.Dropout(dropout), nn.Linear(32, D), nn.Dropout(dropout))
-
-
-ATTN = "attn: q k v o"
-
-
-def each(prefix: str, *blocks: str, count: int = 2) -> list[str]:
-    return [f"{prefix}.{number}.{block}" for number in range(count) for block in blocks]
 
 
 class Patches(nn.Module):
@@ -111,7 +104,7 @@ class WindowBlock(nn.Module):
 
 @row(
     "randn(2, 3, 16, 16)",
-    [f"blocks.{b}: {layers}" for b in range(2) for layers in ("qkv proj", "mlp.0 mlp.3")],
+    each("blocks.{}: qkv proj", "blocks.{}.mlp: 0 3"),
     stem="embed",
 )
 class Swin(nn.Module):
@@ -154,12 +147,8 @@ class GatedBlock(nn.Module):
 @row(
     "(randint(20, (2, 8)), randint(20, (2, 6)))",
     [
-        *[f"encoder.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "wi_0 wi_1 wo")],
-        *[
-            f"decoder.{b}: {layers}"
-            for b in range(2)
-            for layers in ("attn.q attn.k attn.v attn.o", "cross.q cross.k cross.v cross.o", "wi_0 wi_1 wo")
-        ],
+        *each("encoder.{}.attn: q k v o", "encoder.{}: wi_0 wi_1 wo"),
+        *each("decoder.{}.attn: q k v o", "decoder.{}.cross: q k v o", "decoder.{}: wi_0 wi_1 wo"),
     ],
     stem="",
 )
@@ -195,7 +184,7 @@ class PostNorm(nn.Module):
         return self.norm2(self.mlp(x) + x)
 
 
-@row("(randint(20, (2, 8)), ones(2, 8))", each("layers", ATTN, "mlp: 0 3"), stem="")
+@row("(randint(20, (2, 8)), ones(2, 8))", each("layers.{}.attn: q k v o", "layers.{}.mlp: 0 3"), stem="")
 class BERT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -214,16 +203,12 @@ class BERT(nn.Module):
 @row(
     "(randn(2, 7, 16), randn(2, 5, 16))",
     [
-        *[
-            f"net.encoder.layers.{b}: {one}"
-            for b in range(2)
-            for one in ("self_attn self_attn.out_proj", "linear1 linear2")
-        ],
-        *[
-            f"net.decoder.layers.{b}: {one}"
-            for b in range(2)
-            for one in ("self_attn self_attn.out_proj", "multihead_attn multihead_attn.out_proj", "linear1 linear2")
-        ],
+        *each("net.encoder.layers.{}: self_attn self_attn.out_proj", "net.encoder.layers.{}: linear1 linear2"),
+        *each(
+            "net.decoder.layers.{}: self_attn self_attn.out_proj",
+            "net.decoder.layers.{}: multihead_attn multihead_attn.out_proj",
+            "net.decoder.layers.{}: linear1 linear2",
+        ),
     ],
     stem="",
 )

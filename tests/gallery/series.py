@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from gallery.row import row
+from gallery.row import each, row
 from gallery.sequences import Attention, D
 
 SERIES = "randn(2, 4, 32)"
@@ -165,7 +165,7 @@ class TableBlock(nn.Module):
 
 @row(
     "(randn(2, 3), randint(4, (2, 2)))",
-    [f"blocks.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "linear1 linear2")],
+    each("blocks.{}.attn: q k v o", "blocks.{}: linear1 linear2"),
     stem="",
 )
 class FTTransformer(nn.Module):
