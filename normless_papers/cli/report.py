@@ -83,14 +83,13 @@ def _results_of(directories: Sequence[Path], source: Path | None) -> Iterator[Pa
 def run(namespace: Namespace) -> int:
     """Write the pages and the other files, and list them."""
     directories, source, protocols = namespace.directories, namespace.source, namespace.protocols
-    written = []
+    # A folder without results is refused before anything is written.
+    written = _pages(namespace) if protocols is None or directories or source is not None else []
     if protocols is not None:
         from normless_papers.pages.protocols import protocols_page
 
         protocols.write_text(protocols_page(), encoding="utf-8")
         written.append(protocols)
-    if protocols is None or directories or source is not None:
-        written = [*_pages(namespace), *written]
     sizes = {str(path): path.stat().st_size for path in written}
     text = "\n".join(f"wrote {path} ({size / 1e6:.1f} MB)" for path, size in sizes.items())
     return answer(namespace, {"page": str(written[0]), "bytes": sizes[str(written[0])], "files": sizes}, text)
