@@ -63,7 +63,6 @@ test-gpu: $(INSTALLED)
 fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz $(PARALLEL) $(FUZZ)
 
-# The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
 faults: $(INSTALLED)
 	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
 
