@@ -63,10 +63,8 @@ test-gpu: $(INSTALLED)
 fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz $(PARALLEL) $(FUZZ)
 
-# The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
 faults: $(INSTALLED)
 	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
-	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
 # `make power POWER="--minutes 30"` takes a part. Which of the lines to change each test runs is recorded first.
 power: $(INSTALLED)
