@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from normless.nn.channels import channel_axis
 from normless.signal.quadrature import (
@@ -78,10 +76,6 @@ class Moments:
         part = self.positive
         return part is not None and torch.equal(part.mean, self.mean) and torch.equal(part.variance, self.variance)
 
-    def stacked(self) -> Tensor:
-        """Stack mean, variance and noise, shape (3, …)."""
-        return torch.cat([self.mean, self.variance, self.noise])
-
     def reshaped(self, change: Callable[[Tensor], Tensor]) -> Moments:
         """Apply a change of layout to each moment."""
         positive = None if self.positive is None else self.positive.reshaped(change)
@@ -92,6 +86,10 @@ class Moments:
         stays = self.positive is not None and bool(torch.as_tensor(factor).ge(0).all())
         positive = self.positive.times(factor) if self.positive is not None and stays else None
         return Moments(self.mean * factor, self.variance * factor**2, self.noise * factor**2, positive, self.split)
+
+    def shifted(self, constant: Tensor | float) -> Moments:
+        """Return the moments of the activations plus a constant, or plus several that broadcast."""
+        return replace(self, mean=self.mean + constant)
 
     def plus(self, other: Moments) -> Moments:
         """Return the moments of the sum of two uncorrelated activations."""
@@ -166,14 +164,12 @@ def maximum(moments: Moments, count: Tensor | float, examples: int = 1) -> Momen
     return Moments.of(mean, variance, examples, split=moments.split, rectified=moments.is_rectified)
 
 
-def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | None:
-    """Return the moments after active dropout of activations, channels or examples; None for other modules.
+def dropped(rate: float, moments: Moments, examples: int) -> Moments:
+    """Return the moments after dropout of activations, channels or examples.
 
-    An element is kept with probability 1 - p and divided by it: E[x] is unchanged, E[x²] becomes E[x²] / (1 - p).
+    An element is kept with probability 1 - p, p = `rate`, and divided by it: E[x] is unchanged, E[x²] becomes
+    E[x²] / (1 - p).
     """
-    rate: Any = module.p if isinstance(module, _DropoutNd) else getattr(module, "drop_prob", None)
-    if not isinstance(rate, float) or not getattr(module, "scale_by_keep", True):
-        return None
     variance = moments.second / (1 - rate) - moments.mean.square()
     return Moments.of(moments.mean, variance, examples, split=moments.split)
 
@@ -263,7 +259,8 @@ def placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
     if shape is None:
         return x
     have = x.mean.shape
-    return fitted(x, torch.Size(shape)) or (x if len(have) == len(shape) and have[1] == shape[1] else None)
+    has_channels = len(have) == len(shape) and (have[1] == shape[1] or have[-1] == shape[-1])
+    return fitted(x, torch.Size(shape)) or (x if has_channels else None)
 
 
 def broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
@@ -274,17 +271,16 @@ def broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
     return fitted(factor, torch.Size((1, shape[1], *[1] * (len(shape) - 2))))
 
 
-def per_axis(values: Tensor, shape: torch.Size) -> Tensor | None:
+def per_axis(values: Tensor, shape: torch.Size, *, last: bool = False) -> Tensor | None:
     """Reshape factors to broadcast over (B, C, …) or (B, …, C); return None if they match no axis.
 
-    `values` is a single factor, one per channel, or of a shape that broadcasts.
+    `values` is a single factor, one per channel, or of a shape that broadcasts; `last` says which axis comes first.
     """
     if values.numel() == 1:
         return values.reshape([1] * len(shape))
     if values.dim() > 1:
         sides = zip(reversed(values.shape), reversed(shape), strict=False)
         return values if values.dim() <= len(shape) and all(size in (1, side) for size, side in sides) else None
-    for axis in (1, len(shape) - 1):
-        if shape[axis] == values.numel():
-            return values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
-    return None
+    axes = (len(shape) - 1, 1) if last else (1, len(shape) - 1)
+    axis = next((axis for axis in axes if shape[axis] == values.numel()), None)
+    return None if axis is None else values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
