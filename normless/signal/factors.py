@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from normless.residual.graph import Dataflow, Operand
-from normless.signal.propagation import Propagation, mean_square, reachable
+from normless.signal.propagation import Propagation, mean_square
+from normless.signal.rules import reachable
 
 # If an activation is not homogeneous, a factor is the limit of an iteration.
 _ROUNDS = 40
@@ -65,15 +66,19 @@ class _Walk:
         self.done: set[str] = set()
         self.gains: list[Gain] = []
         self.tied, self.is_free = _tied(p), _is_free(p)
-        forks = {total.fork for total in p.sums.values()}
-        ends = {end for total in p.sums.values() for end in total.branches} - forks
-        # The last weight layers of branches that only factors and changes of layout follow; an empty one is a fork.
-        writers = {last for end in ends if self.kinds[last := p.origin(end, "other")] == "weight"}
-        between = ("other", "activation", "pool")
-        normed = (at for at in writers if self.kinds[p.origin(p.reads[at][0], *between)] == "norm")
-        self.places = dict.fromkeys(forks, "where a residual block starts") | dict.fromkeys(
-            (at for at in normed if self.is_free[at]), "of its output"
-        )
+        self.forks = {total.fork for total in p.sums.values()}
+        # The end of an empty branch is a fork.
+        ends = {end for total in p.sums.values() for end in total.branches} - self.forks
+        self.writers = {self._origin(end, "other") for end in ends}
+
+    def _origin(self, at: int, *passed: str) -> int:
+        return self.p.flow.source(at, lambda at: self.kinds[at] in passed)
+
+    def _ends_branch(self, at: int) -> bool:
+        """Whether only factors and layouts follow a weight layer on its branch, at most poolings since a norm."""
+        if at not in self.writers or self.kinds[at] != "weight" or not self.is_free[at]:
+            return False
+        return self.kinds[self._origin(self.p.reads[at][0], "other", "activation", "pool")] == "norm"
 
     def run(self) -> list[Gain]:
         for at, kind in enumerate(self.kinds):
@@ -82,8 +87,10 @@ class _Walk:
             if kind == "norm":
                 self._at_norm(at)
                 self.values[at] = self.p.value(at)
-            elif at in self.places and not (self.closed[at] and self.places[at].startswith("where")):
-                self._calibrate(at, 1.0, self.places[at])
+            elif self._ends_branch(at):
+                self._calibrate(at, 1.0, "of its output")
+            elif at in self.forks and not self.closed[at]:
+                self._calibrate(at, 1.0, "where a residual block starts")
         return self.gains
 
     def _at_norm(self, at: int) -> None:

@@ -205,17 +205,14 @@ def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, tr
 
 def _affine(module: nn.Module, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Return γ and β, shaped to broadcast over the input."""
-    sizes = [1] * len(shape)
-    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) > 1:
-        sizes[-len(module.normalized_shape) :] = module.normalized_shape
-    else:
-        sizes[channel_axis(module, torch.empty(shape, device="meta"))] = -1
+    axis = channel_axis(module, torch.empty(shape, device="meta"))
+    sizes = [-1 if at == axis else 1 for at in range(len(shape))]
     like = next(iter((*module.parameters(), *module.buffers())), torch.empty(0))
     gamma, beta = (
-        like.new_full((), absent, dtype=torch.float64) if value is None else value.detach().double().reshape(sizes)
+        like.new_full((1,), absent, dtype=torch.float64) if value is None else value.detach().double()
         for value, absent in ((getattr(module, "weight", None), 1.0), (getattr(module, "bias", None), 0.0))
     )
-    return gamma, beta
+    return gamma if gamma.dim() > 1 else gamma.reshape(sizes), beta if beta.dim() > 1 else beta.reshape(sizes)
 
 
 def _statistics(module: nn.Module, moments: Moments, shape: torch.Size, untrained: bool) -> tuple[Tensor, Tensor]:
@@ -265,22 +262,19 @@ def placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
 
 def broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
     """Change a factor, possibly per channel, to a layout that broadcasts over (1, C, …)."""
-    have = factor.mean.shape
-    if len(have) == len(shape) and all(size in (1, side) for size, side in zip(have, shape, strict=True)):
-        return factor
-    return fitted(factor, torch.Size((1, shape[1], *[1] * (len(shape) - 2))))
+    wide = per_axis(factor.mean, shape)
+    return None if wide is None else factor.reshaped(lambda x: x.reshape(wide.shape))
 
 
 def per_axis(values: Tensor, shape: torch.Size, *, last: bool = False) -> Tensor | None:
-    """Reshape factors to broadcast over (B, C, …) or (B, …, C); return None if they match no axis.
+    """Reshape values to broadcast over (B, C, …) or (B, …, C); return None if they match no axis.
 
-    `values` is a single factor, one per channel, or of a shape that broadcasts; `last` says which axis comes first.
+    `values` are of a shape that broadcasts, a single one, or one per channel; `last` says which axis is tried first.
     """
-    if values.numel() == 1:
-        return values.reshape([1] * len(shape))
-    if values.dim() > 1:
-        sides = zip(reversed(values.shape), reversed(shape), strict=False)
-        return values if values.dim() <= len(shape) and all(size in (1, side) for size, side in sides) else None
+    sides = zip(reversed(values.shape), reversed(shape), strict=False)
+    if (values.dim() == len(shape) or (last and values.dim() > 1)) and all(size in (1, side) for size, side in sides):
+        return values
     axes = (len(shape) - 1, 1) if last else (1, len(shape) - 1)
-    axis = next((axis for axis in axes if shape[axis] == values.numel()), None)
-    return None if axis is None else values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
+    axis = next((axis for axis in axes if values.numel() in (1, shape[axis])), None)
+    sizes = [values.numel() if index == axis else 1 for index in range(len(shape))]
+    return None if axis is None else values.reshape(sizes)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from normless.nn.channels import channel_axis
 from normless.residual import ResidualBlock, ResidualMap
-from normless.signal.moments import Moments
+from normless.signal.moments import Moments, placed
 from normless.signal.propagation import Propagation
 
 
@@ -68,7 +68,8 @@ def block_moments(
     p = Propagation(model, residual_map.flow, inputs, training=model.training, examples=examples)
     if len(blocks) != len(p.sums):
         return [BlockMoments(unknown="the residual sums") for _ in residual_map.blocks]
-    p.run()
+    for at in range(len(p.flow)):
+        p.values.append(p.value(at))
     places = dict(zip(map(id, blocks), sorted(p.sums), strict=True))
     return [_at_block(p, block, places[id(block)]) for block in residual_map.blocks]
 
@@ -101,9 +102,9 @@ def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
 
 def _statistics(p: Propagation, at: int | None) -> dict[str, float]:
     """Return the batch statistics of a norm's input, averaged over channels."""
-    known = "" if at is None else p.values[p.reads[at][0]]
-    x, module = (None, None) if isinstance(known, str) or at is None else (p.placed(at, known), p.module(at))
-    if x is None or module is None or not x.split:
+    module, read = (None, -1) if at is None else (p.module(at), p.reads[at][0])
+    x = None if module is None or isinstance(p.values[read], str) else placed(p.of(read), p.flow[read].shape)
+    if module is None or x is None or not x.split:
         return {}
     axis = channel_axis(module, x.mean)
     mean, second, noise = (part.movedim(axis, 0).flatten(1).mean(1) for part in (x.mean, x.second, x.noise))

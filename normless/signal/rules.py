@@ -7,19 +7,19 @@ product of two activations, `attention` one of values with weights that others d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import exp, prod, sqrt
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from normless.residual.classify import NORMS
-from normless.residual.graph import Operation
-from normless.residual.operations import ACTIVATION, DROPOUT, LAYOUT, NORM
+from normless.residual.graph import Operand
+from normless.residual.operations import ACTIVATION, ATTENTION, DROPOUT, LAYOUT, NORM
 from normless.signal.moments import Moments, activated, broadcast, dropped, fitted, maximum, normalized
 from normless.signal.quadrature import Function
 from normless.signal.weights import LINEAR, weighted_moments
@@ -85,37 +85,28 @@ def _weight(p: Propagation, at: int, x: Moments) -> Moments | str:
 def _norm(p: Propagation, at: int, x: Moments | str) -> Moments | str:
     """Normalize; after some norms moments do not depend on those of the input, see `normalized`."""
     module, shape = p.module(at), p.flow[p.reads[at][0]].shape
-    known = None if isinstance(x, str) else x
-    output = None
+    known, output = (None if isinstance(x, str) else x), None
     if p.by_position and isinstance(module, NORMS) and shape is not None:
         output = normalized(module, known, torch.Size((p.examples, *shape[1:])), p.training)
     return output or (x if isinstance(x, str) else f"the norm {p.place(at)}")
 
 
-@rule("activation", "erf", *ACTIVATION, kind="activation")
+@rule("activation", "erf", *ACTIVATION - {"prelu", "rrelu"}, kind="activation")
 def _activation(p: Propagation, at: int, x: Moments) -> Moments | str:
     """Compute E[φ(x)] and Var[φ(x)] of the operation's function φ, or of the module that is several operations."""
-    operation = p.flow[at]
-    if p.names[at] == "activation":
-        module = p.module(at)
-        return f"the activation {p.place(at)}" if module is None else activated(module, x, p.examples)
-    if operation.name == "prelu":
-        slopes = nn.PReLU()
-        slopes.weight = p.model.get_parameter(operation.parameters[0])  # type: ignore[assignment]
-        return activated(slopes, x, p.examples)
-    return activated(elementwise(operation.name, *operation.arguments[1:]), x, p.examples)
+    operation, module = p.flow[at], p.module(at)
+    if p.names[at] != "activation":
+        return activated(elementwise(operation.name, *operation.arguments[1:]), x, p.examples)
+    return f"the activation {p.place(at)}" if module is None else activated(module, x, p.examples)
 
 
 @cache
 def elementwise(name: str, *arguments: Any) -> Function:
-    """Return the function of an operation of one tensor; a random one has its mean slopes."""
-    if name == "relu":
-        return F.relu
-    if name == "gelu":
-        return lambda x: F.gelu(x, *arguments) if not arguments else F.gelu(x, approximate=arguments[0])
-    function: Function = getattr(torch.ops.aten, name)
-    plain = [False if argument is True else argument for argument in arguments]
-    return lambda x: function(x, *plain)
+    """Return the function of an operation of one tensor with these further arguments."""
+    function: Function = F.relu if name == "relu" else getattr(torch.ops.aten, name)
+    if name == "gelu" and arguments:
+        return partial(function, approximate=arguments[0])
+    return (lambda x: function(x, *arguments)) if arguments else function
 
 
 @rule("dropout", *DROPOUT)
@@ -147,7 +138,8 @@ def _gate(p: Propagation, at: int, x: Moments) -> Moments | str:
         return factor
     if not p.by_position:
         return x.product(factor.with_channels(x.mean.shape[1]))
-    if not p.is_independent(*p.reads[at]):
+    ways = (reachable([read], lambda at: () if p.kinds[at] == "weight" else p.reads[at]) for read in p.reads[at])
+    if set.intersection(*map(set, ways)):
         return "a product of factors that are not independent"
     wide = broadcast(factor, x.mean.shape)
     return "a product of different shapes" if wide is None else x.product(wide, p.examples)
@@ -179,7 +171,8 @@ def _attention(p: Propagation, at: int, x: Moments) -> Moments | str:
     if not p.by_position:
         return x.averaged(((p.flow[value].shape or ())[-2:-1] or (1,))[0])
     # With a mask, a dropout or a causal attention the logits are not those of all positions.
-    is_plain = len(others) == 2 and not p.flow[at].fixed and not any(_numbers(p.flow[at]))
+    flags = [part for part in p.flow[at].arguments if not isinstance(part, Operand)]
+    is_plain = p.flow[at].name in ATTENTION and len(others) == 2 and not any(flags)
     query, key = (p.values[other] for other in others) if is_plain else ("", "")
     if isinstance(query, str) or isinstance(key, str):
         return "an attention with unknown logits"
@@ -198,20 +191,15 @@ def _attention(p: Propagation, at: int, x: Moments) -> Moments | str:
     return output.reshaped(lambda part: part.expand(wide))
 
 
-_AVERAGES = [f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)]
-
-
-@rule("mean", *_AVERAGES, kind="pool")
+@rule("mean", *(f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)), kind="pool")
 def _average_pool(p: Propagation, at: int, x: Moments) -> Moments | str:
     """Average n independent positions: the mean of their means, 1/n of the mean of their variances."""
     if not p.by_position:
         return x.averaged(_pooled(p, at))
-    name, arguments, values = p.flow[at].name, p.flow[at].arguments[1:], p.placed(at, x)
-    if values is None or not x.split:
-        return "an average"
-    y = values.reshaped(lambda part: getattr(torch.ops.aten, name)(part, *arguments))
-    is_window = name.startswith("avg")
-    return y.averaged(prod(arguments[0]) if is_window else values.mean.numel() / y.mean.numel())
+    name, arguments = p.flow[at].name, p.flow[at].arguments[1:]
+    y = x.reshaped(lambda part: getattr(torch.ops.aten, name)(part, *arguments))
+    count = prod(arguments[0]) if name.startswith("avg") else x.mean.numel() / y.mean.numel()
+    return y.averaged(count) if x.split else "an average of unknown means"
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "adaptive_max_pool2d", kind="pool")
@@ -219,13 +207,13 @@ def _max_pool(p: Propagation, at: int, x: Moments) -> Moments | str:
     """Take the maximum of independent elements with the mean and second moment over the window's positions."""
     if not p.by_position:
         return maximum(x, _pooled(p, at))
-    name, (_, kernel, *given), values = p.flow[at].name, p.flow[at].arguments, p.placed(at, x)
-    stride, padding, dilation, ceil = (*given, *((), 0, 1, False)[len(given) :])
-    if name.startswith("adaptive") or {*_several(dilation)} != {1} or values is None or not x.split:
+    name, (_, kernel, *given) = p.flow[at].name, p.flow[at].arguments
+    stride, padding, dilation, ceil = (*given, *((), 0, (1,), False)[len(given) :])
+    if name.startswith("adaptive") or {*dilation} != {1} or not x.split:
         return "a max pooling"
     average, sides = getattr(F, f"avg_pool{x.mean.dim() - 2}d"), (stride or kernel, padding, ceil)
-    mean, second = (average(part, kernel, *sides, False) for part in (values.mean, values.second))
-    inside = average(torch.ones_like(values.mean[:, :1]), kernel, *sides, True) * prod(kernel)
+    mean, second = (average(part, kernel, *sides, False) for part in (x.mean, x.second))
+    inside = average(torch.ones_like(x.mean[:, :1]), kernel, *sides, True) * prod(kernel)
     element = Moments.of(mean, (second - mean.square()).clamp_min(0), rectified=x.is_rectified)
     return maximum(element, inside.round().clamp_min(1), p.examples)
 
@@ -295,11 +283,9 @@ def _pad(p: Propagation, at: int, x: Moments) -> Moments | str:
     """Pad positions; by channel, add channels of zeros to an image, whose zero padding counts where it is read."""
     sizes, *how = p.flow[at].arguments[1:]
     if p.by_position:
-        values = p.placed(at, x) if not any(how[1:]) else None
-        return "a padding" if values is None else values.reshaped(lambda part: F.pad(part, sizes, *how[:1]))
+        return "a padding" if any(how[1:]) else x.reshaped(lambda part: F.pad(part, sizes, *how[:1]))
     before, after = p.flow[p.reads[at][0]].shape, p.flow[at].shape
-    is_image = before is not None and after is not None and len(before) == 4
-    return x.padded(min(1.0, before[1] / after[1])) if is_image else x  # type: ignore[index]
+    return x.padded(min(1.0, before[1] / after[1])) if before and after and len(before) == 4 else x
 
 
 def _ratio(p: Propagation, source: int, at: int) -> float:
@@ -308,10 +294,12 @@ def _ratio(p: Propagation, source: int, at: int) -> float:
     return before / after
 
 
-def _numbers(operation: Operation) -> list[Any]:
-    """Return the arguments after the first that are not tensors."""
-    return [argument for argument in operation.arguments if isinstance(argument, (int, float, bool, str, tuple))]
-
-
-def _several(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
+def reachable(start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
+    """Return the operations in `start`, those that follow them, and so on, each once."""
+    reached, pending = dict[int, None](), list(start)
+    while pending:
+        at = pending.pop()
+        if at not in reached:
+            reached[at] = None
+            pending += following(at)
+    return list(reached)

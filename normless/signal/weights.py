@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
 from normless._internal.state import in_mode
 from normless.errors import MissingValuesError
-from normless.nn.affine import is_transposed
-from normless.residual.classify import kind_of
+from normless.nn import ScalarAffine
 from normless.residual.graph import Fixed
 from normless.signal.moments import Moments
 
@@ -52,11 +51,12 @@ def _weight_and_bias(p: Propagation, at: int) -> tuple[Tensor, Tensor | None] | 
         weight, bias = (part if part is None else p.model.get_parameter(part.parameters[0]) for part in parts)
         return weight, bias
     module, shape = p.module(at), p.flow[min(p.layers.inputs(at))].shape
-    if module is None or kind_of(module) != "weight" or shape is None:
+    if shape is None or not isinstance(module, (_ConvNd, nn.Linear, ScalarAffine)):
         return None
     reading = _Reading()
+    # Hooks may compute the weight.
     with in_mode(module, False), reading:
-        module.forward(next(module.parameters()).new_zeros(1, *shape[1:]))
+        module(next(module.parameters()).new_zeros(1, *shape[1:]))
     return reading.found[0] if len(reading.found) == 1 else None
 
 
@@ -79,7 +79,7 @@ class Rows:
     """The weights of a layer, with a row for each output.
 
     Attributes:
-        weight: the name of the weight parameter; None if the weight is computed, as by standardization.
+        weight: the name of the weight parameter; None if the weight is not proportional to it (standardization).
         bias: the name of the bias, or None.
         sums, squares: Σ w and Σ w² over taps, shape (outputs, inputs of a group, 1), float32.
         groups: the number of groups of inputs; each output reads one group.
@@ -118,38 +118,30 @@ def rows_of(p: Propagation, at: int) -> Rows:
     Raises:
         MissingValuesError: its weight has no values.
     """
-    operation, path = p.flow[at], p.place(at)
-    named = {name: p.model.get_parameter(name).detach() for name in p.parameters(at)}
-    name = max(named, key=lambda parameter: named[parameter].numel())
-    if named[name].is_meta:
+    operation, path, first = p.flow[at], p.place(at), p.layers.names.parameter
+    degrees = {first(name): degree for part in operation.fixed for name, degree in part.degrees}
+    name = p.layers.names.weight_of(operation.parameters)
+    used = p.model.get_parameter(name).detach()
+    if used.is_meta:
         raise MissingValuesError(f"The weight {name} has no values.")
-    known = _weight_and_bias(p, at) if operation.name in LINEAR else None
-    used = named[name] if known is None else known[0].detach()
-    rows = used.cpu().float()
-    module = p.model.get_submodule(path) if ":" not in path else None
+    if operation.name in LINEAR and (known := _weight_and_bias(p, at)) is not None:
+        used = known[0].detach()
+    rows, module = used.cpu().float(), p.model.get_submodule(path) if ":" not in path else None
     groups = module.groups if isinstance(module, _ConvNd) else 1
     if isinstance(module, _ConvTransposeNd):
         # The weight is (inputs, outputs of a group, …), and one output meets a share of the taps.
         share = 1 / torch.Size(module.stride).numel()
         rows = share**0.5 * rows.reshape(groups, -1, *rows.shape[1:]).transpose(1, 2).flatten(0, 1)
-    elif module is not None and is_transposed(module):
+    elif operation.name == "addmm":
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
-    added = {*map(p.layers.names.parameter, operation.added)}
-    bias = next((own for own in named if own in added and own != name and named[own].numel() == len(rows)), None)
+    added = {first(own): p.model.get_parameter(own).detach() for own in operation.added}
+    bias = next((own for own, value in added.items() if own != name and value.numel() == len(rows)), None)
     # A sum over a single tap would be the slowest operation here.
-    sums, squares = (
-        tensor if tensor.shape[2] == 1 else tensor.sum(2, keepdim=True) for tensor in (rows, rows.square())
-    )
-    return Rows(
-        weight=name if used.data_ptr() == named[name].data_ptr() else None,
-        bias=bias,
-        sums=sums,
-        squares=squares,
-        groups=groups,
-        shifts=torch.zeros(len(rows), dtype=torch.float64) if bias is None else named[bias].double().cpu(),
-        share=_inside(p, at, used),
-    )
+    sums, squares = (part if part.shape[2] == 1 else part.sum(2, keepdim=True) for part in (rows, rows.square()))
+    shifts = torch.zeros(len(rows), dtype=torch.float64) if bias is None else added[bias].double().cpu()
+    is_scaled = degrees.get(name) == 1.0
+    return Rows(name if is_scaled else None, bias, sums, squares, groups, shifts, _inside(p, at, used))
 
 
 def _inside(p: Propagation, at: int, weight: Tensor) -> float:

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from normless.nn.standardized import scaled_std
-from normless.signal import Step, Stream
+from normless.residual.reader import flow_of
+from normless.signal import Propagation, Stream
 from normless.signal.moments import Moments, activated, dropped, maximum, normalized
 from normless.signal.quadrature import rectified, rectified_sum
-from normless.signal.weights import rows_of, weighted_moments
 
 close = torch.testing.assert_close
 
@@ -36,6 +36,15 @@ def samples(moments: Moments, count: int = 40_000) -> Tensor:
     return moments.mean + moments.variance.sqrt() * torch.randn(count, *moments.mean.shape[1:], dtype=torch.float64)
 
 
+def after(module: nn.Module, moments: Moments) -> Moments | str:
+    """The moments of a layer's output, by the rules of its operations."""
+    p = Propagation(module, flow_of(module, (torch.zeros(2, *moments.mean.shape[1:]),), {}))
+    with torch.no_grad():
+        p.values.append(moments)
+        p.values.extend(p.value(at) for at in range(1, len(p.flow)))
+    return p.values[-1]
+
+
 WEIGHTS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, 5), (6,)),
     "conv": (lambda: nn.Conv2d(6, 4, 3, stride=2, padding=1, groups=2), (6, 5, 5)),
@@ -49,44 +58,42 @@ WEIGHTS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 def test_weight_layers_of_independent_inputs_are_exact(kind: str) -> None:
     build, shape = WEIGHTS[kind]
     module, moments = build(), random_moments(*shape)
-    result = weighted_moments(module, moments.stacked())
-    assert result is not None
+    result = after(nn.Sequential(module), moments)
+    assert isinstance(result, Moments)
     with torch.no_grad():
         mean, variance = moments_of(module.double()(samples(moments)))
-    close(result[:1], mean, rtol=0.05, atol=0.05)
-    close(result[1:2], variance, rtol=0.06, atol=0.01)
+    close(result.mean, mean, rtol=0.05, atol=0.05)
+    close(result.variance, variance, rtol=0.06, atol=0.01)
 
 
 def test_a_standardized_weight_removes_a_common_mean() -> None:
     """Rows sum to zero, so a mean that all inputs share has no effect."""
     module, ones = scaled_std(nn.Linear(200, 50)), torch.ones(1, 200).double()
     nn.init.zeros_(module.get_parameter("bias"))
-    result = weighted_moments(module, Moments(3 * ones, ones, 0 * ones).stacked())
-    assert result is not None
-    assert result[0].abs().max() < 1e-5
-    close(result[1], torch.ones(50).double(), rtol=1e-5, atol=0)
-
-
-class Twice(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
+    result = after(nn.Sequential(module), Moments(3 * ones, ones, 0 * ones))
+    assert isinstance(result, Moments)
+    assert result.mean.abs().max() < 1e-5
+    close(result.variance, torch.ones(1, 50).double(), rtol=1e-5, atol=0)
 
 
 class Adapted(nn.Linear):
+    """A layer whose forward code multiplies twice by weights that it computes."""
+
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + F.linear(x, self.weight)
+        return F.linear(x, self.weight.tanh()) + F.linear(x, self.weight.sin())
 
 
-def test_a_layer_that_does_more_than_multiply_once_is_unknown() -> None:
-    for module in (Twice(4, 4), Adapted(4, 4), nn.ConvTranspose2d(4, 4, 3), nn.Bilinear(4, 4, 4)):
-        assert weighted_moments(module, random_moments(4, 4, 4).stacked()) is None
+def test_a_layer_whose_weight_is_not_known_has_unknown_moments() -> None:
+    for module in (Adapted(4, 4), nn.ConvTranspose2d(4, 4, 3)):
+        assert isinstance(after(nn.Sequential(module), random_moments(4, 4, 4)), str)
 
 
 def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
     layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)
-    drawn = layer(torch.randn(2_000, 6, 5, 5)).detach().movedim(1, 0).flatten(1)
-    rows = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",)))
-    variance = rows.applied(Moments.standard(), 1.0, 1.0, 1.0).variance[0]
+    x = torch.randn(2_000, 6, 5, 5)
+    drawn, model = layer(x).detach().movedim(1, 0).flatten(1), nn.Sequential(layer)
+    rows = Propagation(model, flow_of(model, (x,), {}), by_position=False).rows_of(1)
+    variance = rows.applied(Moments.standard(), 1.0, 1.0).variance[0]
     close(variance, drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
 
 
@@ -157,11 +164,9 @@ def test_a_norm_makes_the_second_moment_known_again() -> None:
 
 def test_dropout_keeps_the_mean_and_raises_the_second_moment() -> None:
     moments = random_moments(5)
-    result = dropped(nn.Dropout(0.25), moments, 4)
-    assert result is not None
+    result = dropped(0.25, moments, 4)
     close(result.mean, moments.mean)
     close(result.second, moments.second / 0.75)
-    assert dropped(nn.Identity(), moments, 4) is None
 
 
 def of(mean: float, variance: float) -> Moments:
