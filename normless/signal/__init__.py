@@ -12,7 +12,6 @@ from normless.lazy import attach
 if TYPE_CHECKING:
     from normless.signal.factors import Gain as Gain
     from normless.signal.factors import gains as gains
-    from normless.signal.moments import FUNCTIONS as FUNCTIONS
     from normless.signal.moments import Moments as Moments
     from normless.signal.predictions import BlockMoments as BlockMoments
     from normless.signal.predictions import block_moments as block_moments

@@ -228,17 +228,13 @@ def _is_free(p: Propagation) -> list[bool]:
 
 def _token(p: Propagation, at: int) -> tuple[int, int] | None:
     """Return the first position and the number of positions of a learned tensor in a concatenation, or None."""
-    for reader in p.flow.consumers[at] if p.flow[at].name == "parameter" else ():
-        if p.flow[reader].name == "cat" and isinstance(p.flow[reader].arguments[0], tuple):
-            (parts, axis), position = (*p.flow[reader].arguments, 0)[:2], 0
-            for part in parts:
-                shape = p.flow[part.index].shape if isinstance(part, Operand) else None
-                if shape is None:
-                    break
-                if part.index == at:
-                    return position, shape[axis]
-                position += shape[axis]
-    return None
+    reader = next((reader for reader in p.flow.consumers[at] if p.flow[reader].name == "cat"), None)
+    if reader is None or p.flow[at].name != "parameter":
+        return None
+    (parts, axis) = (*p.flow[reader].arguments, 0)[:2]
+    until = parts[: parts.index(Operand(at)) + 1]
+    sizes = [shape[axis] for part in until if isinstance(part, Operand) and (shape := p.flow[part.index].shape)]
+    return (sum(sizes[:-1]), sizes[-1]) if len(sizes) == len(until) else None
 
 
 def _target(p: Propagation, norm: int) -> float:

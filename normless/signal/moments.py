@@ -22,10 +22,6 @@ from normless.signal.quadrature import (
     underlying,
 )
 
-# Elementwise functions of forward code, by operation.
-_NAMES = "relu relu6 gelu silu selu mish tanh sigmoid hardswish hardsigmoid softsign"
-FUNCTIONS: dict[str, Function] = {name: getattr(F, name) for name in _NAMES.split()}
-
 
 @dataclass(frozen=True)
 class Moments:

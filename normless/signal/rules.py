@@ -53,7 +53,7 @@ def rule(*names: str, kind: str = "other") -> Callable[[Some], Some]:
 @rule("input", kind="input")
 def _input(p: Propagation, at: int, x: Moments) -> Moments | str:
     """Return mean and variance of each feature over the batch."""
-    is_first = at == next(at for at, operation in enumerate(p.flow.operations) if operation.floating)
+    is_first = at == next((at for at, operation in enumerate(p.flow.operations) if operation.floating), None)
     if p.inputs is None or p.inputs.dim() < 2 or not is_first:
         return "an input that is not a batch of floating-point numbers"
     variance, mean = torch.var_mean(p.inputs.double(), dim=0, correction=0, keepdim=True)
