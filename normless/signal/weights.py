@@ -54,9 +54,9 @@ def _weight_and_bias(p: Propagation, at: int) -> tuple[Tensor, Tensor | None] | 
     if shape is None or not isinstance(module, (_ConvNd, nn.Linear, ScalarAffine)):
         return None
     reading = _Reading()
-    # Hooks may compute the weight.
-    with in_mode(module, False), reading:
-        module(next(module.parameters()).new_zeros(1, *shape[1:]))
+    # Hooks may compute the weight, and a batch norm before the layer needs two examples.
+    with in_mode(module, p.training), reading:
+        module(next(module.parameters()).new_zeros(2, *shape[1:]))
     return reading.found[0] if len(reading.found) == 1 else None
 
 
