@@ -94,18 +94,18 @@ class Recorder:
         runs: the runs of each module, by its path.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.calls: list[Call] = []
         self.stack: list[Run] = []
-        self._kinds = {path: type(module) for path, module in model.named_modules()}
+        self._kinds = {path: type(module) for path, module in modules.items()}
         self.runs: dict[str, list[Run]] = defaultdict(list)
         self._started = 0
+        self._seen: dict[tuple[int, ...], dict[int, Place | None]] = {}
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Follow passes through the network, and find the places of their calls afterwards."""
-        with followed(self.model, self._enter, self._leave):
+    def following(self, model: nn.Module) -> Iterator[None]:
+        """Follow passes through a network, and find the places of their calls afterwards."""
+        with followed(model, self._enter, self._leave):
             yield
         for path, runs in self.runs.items():
             _agree(path, runs)
@@ -140,7 +140,7 @@ class Recorder:
 
     def _leave(self, *_: Any) -> None:
         """Note that a module's forward ends."""
-        _settle(self.stack.pop().calls)
+        _settle(self.stack.pop().calls, self._seen)
 
 
 def _bare(value: Any) -> Any:
@@ -152,24 +152,42 @@ def _bare(value: Any) -> Any:
     return {key: _bare(part) for key, part in value.items()} if type(value) is dict else value
 
 
-def _settle(calls: list[Call]) -> None:
-    """Set the places of the calls in one run, as seen from methods that one call runs, and their turns."""
+def _settle(calls: list[Call], known: dict[tuple[int, ...], dict[int, Place | None]]) -> None:
+    """Set the places of the calls in one run, as seen from methods that one call runs, and their turns.
+
+    Runs with the same places, which are known by their ids, see them from the same methods.
+    """
+    places = {id(call.place): call.place for call in calls if call.place is not None}
+    key = tuple(places)
+    if key not in known:
+        known[key] = _seen([*places.values()])
+    seen = known[key]
+    turns: dict[tuple[int, str], list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.place is not None:
+            place = seen[id(call.place)]
+            if place is None:
+                name = call.place.routine.name
+                call.obstacle = f"its {name} does it, which no method of its class calls exactly once"
+            else:
+                call.place, call.obstacle = place, ""
+            call.turns = turns[id(call.place), call.name]
+        call.turns.append(call)
+
+
+def _seen(places: list[Place]) -> dict[int, Place | None]:
+    """Return each place, by its id, as seen from a method that one call runs; None if there is no such method."""
     callers: dict[Routine, set[Place | None]] = defaultdict(set)
-    for place in {call.place for call in calls if call.place is not None}:
+    for place in places:
         for step in place.chain():
             callers[step.routine].add(step.caller)
 
     def is_start(place: Place) -> bool:
         return place.routine.is_final and len(callers[place.routine]) == 1
 
-    turns: dict[tuple[Place, str], list[Call]] = defaultdict(list)
-    for call in calls:
-        if call.place is not None:
-            seen = call.place.seen_from(is_start)
-            obstacle = f"its {call.place.routine.name} does it, which no method of its class calls exactly once"
-            call.place, call.obstacle = seen or call.place, "" if seen else obstacle
-            call.turns = turns[call.place, call.name]
-        call.turns.append(call)
+    equal: dict[Place | None, Place | None] = {}
+    seen = ((id(place), place.seen_from(is_start)) for place in places)
+    return {key: equal.setdefault(place, place) for key, place in seen}
 
 
 def _agree(path: str, runs: list[Run]) -> None:
