@@ -103,7 +103,7 @@ def _activation(p: Propagation, at: int, x: Moments) -> Moments | str:
 @cache
 def elementwise(name: str, *arguments: Any) -> Function:
     """Return the function of an operation of one tensor with these further arguments."""
-    function: Function = F.relu if name == "relu" else getattr(torch.ops.aten, name)
+    function: Any = F.relu if name == "relu" else getattr(torch.ops.aten, name)
     if name == "gelu" and arguments:
         return partial(function, approximate=arguments[0])
     return (lambda x: function(x, *arguments)) if arguments else function
@@ -116,8 +116,9 @@ def _dropout(p: Propagation, at: int, x: Moments) -> Moments | str:
         return x
     module, (_, *arguments) = p.module(at), p.flow[at].arguments
     rate = arguments[0] if p.flow[at].name in DROPOUT else getattr(module, "drop_prob", None)
-    is_known = isinstance(rate, float) and getattr(module, "scale_by_keep", True)
-    return dropped(rate, x, p.examples) if is_known else f"the dropout {p.place(at)}"
+    if not isinstance(rate, float) or not getattr(module, "scale_by_keep", True):
+        return f"the dropout {p.place(at)}"
+    return dropped(rate, x, p.examples)
 
 
 @rule("mul", "div", "addcmul")
@@ -208,7 +209,7 @@ def _max_pool(p: Propagation, at: int, x: Moments) -> Moments | str:
     if not p.by_position:
         return maximum(x, _pooled(p, at))
     name, (_, kernel, *given) = p.flow[at].name, p.flow[at].arguments
-    stride, padding, dilation, ceil = (*given, *((), 0, (1,), False)[len(given) :])
+    stride, padding, dilation, ceil = [*given, *[(), 0, (1,), False][len(given) :]]
     if name.startswith("adaptive") or {*dilation} != {1} or not x.split:
         return "a max pooling"
     average, sides = getattr(F, f"avg_pool{x.mean.dim() - 2}d"), (stride or kernel, padding, ceil)

@@ -33,7 +33,7 @@ def weighted_moments(p: Propagation, at: int, x: Moments) -> Moments | None:
     known = _weight_and_bias(p, at) if operation.name in LINEAR else None
     if known is None:
         return None
-    weight, bias = (None if part is None else part.detach().to(x.mean) for part in known)
+    weight, bias = known[0].to(x.mean), None if known[1] is None else known[1].to(x.mean)
     multiply, settings = getattr(F, operation.name), operation.arguments[3:]
     mean = multiply(x.mean, weight, bias, *settings)
     variance, noise = multiply(torch.cat([x.variance, x.noise]), weight.square(), None, *settings).split(1)
@@ -46,10 +46,10 @@ def _weight_and_bias(p: Propagation, at: int) -> tuple[Tensor, Tensor | None] | 
     They are standardized, normalized or masked, with the layer's scalars, as in its forward pass on zeros. They are
     unknown if the forward code of the layer multiplies several times.
     """
-    parts = (*p.flow[at].arguments[1:3], None)[:2]
-    if all(part is None or (isinstance(part, Fixed) and part.is_parameter) for part in parts):
-        weight, bias = (part if part is None else p.model.get_parameter(part.parameters[0]) for part in parts)
-        return weight, bias
+    weight, bias = (*p.flow[at].arguments[1:3], None)[:2]
+    if all(part is None or (isinstance(part, Fixed) and part.is_parameter) for part in (weight, bias)):
+        get = p.model.get_parameter
+        return get(weight.parameters[0]), None if bias is None else get(bias.parameters[0])
     module, shape = p.module(at), p.flow[min(p.layers.inputs(at))].shape
     if shape is None or not isinstance(module, (_ConvNd, nn.Linear, ScalarAffine)):
         return None
