@@ -160,16 +160,6 @@ def maximum(moments: Moments, count: Tensor | float, examples: int = 1) -> Momen
     return Moments.of(mean, variance, examples, split=moments.split, rectified=moments.is_rectified)
 
 
-def dropped(rate: float, moments: Moments, examples: int) -> Moments:
-    """Return the moments after dropout of activations, channels or examples.
-
-    An element is kept with probability 1 - p, p = `rate`, and divided by it: E[x] is unchanged, E[x²] becomes
-    E[x²] / (1 - p).
-    """
-    variance = moments.second / (1 - rate) - moments.mean.square()
-    return Moments.of(moments.mean, variance, examples, split=moments.split)
-
-
 def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, training: bool) -> Moments | None:
     """Return the moments after a norm of torch, γ·(x - μ)/√(σ² + ε) + β with μ and σ² of its input; None if unknown.
 

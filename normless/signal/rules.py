@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from normless.residual.classify import NORMS
 from normless.residual.graph import Operand
 from normless.residual.operations import ACTIVATION, ATTENTION, DROPOUT, LAYOUT, NORM
-from normless.signal.moments import Moments, activated, broadcast, dropped, fitted, maximum, normalized
+from normless.signal.moments import Moments, activated, broadcast, fitted, maximum, normalized
 from normless.signal.quadrature import Function
 from normless.signal.weights import LINEAR, weighted_moments
 
@@ -111,14 +111,14 @@ def elementwise(name: str, *arguments: Any) -> Function:
 
 @rule("dropout", *DROPOUT)
 def _dropout(p: Propagation, at: int, x: Moments) -> Moments | str:
-    """Drop activations at the rate of the operation, or of the module that drops paths; see `dropped`."""
+    """Drop activations, channels or examples at a rate r: E[x] is unchanged, E[x²] becomes E[x²] / (1 - r)."""
     if not p.training or p.layers.kind(at) != "dropout":
         return x
     module, (_, *arguments) = p.module(at), p.flow[at].arguments
     rate = arguments[0] if p.flow[at].name in DROPOUT else getattr(module, "drop_prob", None)
     if not isinstance(rate, float) or not getattr(module, "scale_by_keep", True):
         return f"the dropout {p.place(at)}"
-    return dropped(rate, x, p.examples)
+    return Moments.of(x.mean, x.second / (1 - rate) - x.mean.square(), p.examples, split=x.split)
 
 
 @rule("mul", "div", "addcmul")
