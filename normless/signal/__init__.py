@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from normless.signal.moments import Moments as Moments
     from normless.signal.predictions import BlockMoments as BlockMoments
     from normless.signal.predictions import block_moments as block_moments
-    from normless.signal.propagation import Propagation as Propagation
     from normless.signal.quadrature import Stream as Stream
     from normless.signal.quadrature import activation_gain as activation_gain
     from normless.signal.quadrature import is_homogeneous as is_homogeneous
     from normless.signal.quadrature import normal_moments as normal_moments
     from normless.signal.rules import RULES as RULES
+    from normless.signal.rules import Propagation as Propagation
     from normless.signal.rules import reachable as reachable
     from normless.signal.rules import rule as rule
 else:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from normless.residual.graph import Dataflow, Operand
-from normless.signal.propagation import Propagation, mean_square
-from normless.signal.rules import reachable
+from normless.signal.rules import Propagation, mean_square, reachable
+from normless.signal.weights import rows_of
 
 # If an activation is not homogeneous, a factor is the limit of an iteration.
 _ROUNDS = 40
@@ -108,7 +108,7 @@ class _Walk:
             self.readers[norm], lambda at: () if self.kinds[at] in ("norm", "weight") else self.readers[at]
         )
         for at in reached:
-            name = self.p.rows_of(at).weight if self.kinds[at] == "weight" else None
+            name = rows_of(self.p, at).weight if self.kinds[at] == "weight" else None
             if name is not None and name not in self.done | self.tied:
                 self.done.add(name)
                 self.factors[name] = self.factors.get(name, 1.0) * factor
@@ -213,7 +213,7 @@ class _Walk:
         """Return the parameters to which a writer's output is proportional, possibly none."""
         if self.kinds[writer] != "weight":
             return self.p.parameters(writer)
-        rows = self.p.rows_of(writer)
+        rows = rows_of(self.p, writer)
         return () if rows.weight is None else tuple(name for name in (rows.weight, rows.bias) if name is not None)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from normless.nn.channels import channel_axis
 from normless.residual import ResidualBlock, ResidualMap
 from normless.signal.moments import Moments, placed
-from normless.signal.propagation import Propagation
+from normless.signal.rules import Propagation
 
 
 @dataclass(frozen=True)

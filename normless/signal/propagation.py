@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,26 @@ from normless.residual.main_path import passed_on
 from normless.residual.operations import ATTENTION, LAYOUT, PRODUCT, WEIGHT
 from normless.residual.sums import SumFinder
 from normless.signal.moments import Moments, per_axis, placed
-from normless.signal.rules import KINDS, RULES
-from normless.signal.weights import LINEAR, Rows, rows_of
+
+# A rule takes the operation's index and the moments of its first input, of a norm also why they are unknown. It
+# returns the moments of the result, or a few words on why they are unknown.
+Rule = Callable[["Propagation", int, Any], Moments | str]
+Some = TypeVar("Some", bound=Rule)
+
+RULES: dict[str, Rule] = {}
+KINDS: dict[str, str] = {}
+"""The kind of operation of each name in `RULES`; `other` if it only scales its input or keeps the values."""
+
+
+def rule(*names: str, kind: str = "other") -> Callable[[Some], Some]:
+    """Decorate a function as the rule of the operations of these names, all of one kind."""
+
+    def add(function: Some) -> Some:
+        RULES.update(dict.fromkeys(names, function))
+        KINDS.update(dict.fromkeys(names, kind))
+        return function
+
+    return add
 
 
 @dataclass
@@ -37,6 +56,7 @@ class Propagation:
         examples: the size of the batch.
         factors: factors of parameters by name, 1 if absent; for moments by channel.
         values: the moments of every operation so far, or why they are unknown.
+        rows: the rows of the weight layers so far, see `rows_of`.
         names: the names in `RULES` of the operations, empty for a part of a layer that its last operation computes.
         kinds: the kinds of the operations in `KINDS`.
         reads: what each operation, or its whole layer, reads; the value of a product and the skip path come first.
@@ -56,7 +76,7 @@ class Propagation:
         self.sums = SumFinder(self.layers).sums
         whole = [run.operations for run in self.layers.runs if _is_whole(self.flow, run)]
         self._ends = {part: parts[-1] for parts in whole for part in parts}
-        self._rows: dict[int, Rows] = {}
+        self.rows: dict[int, Any] = {}
         self.names = [self._name(at) for at in every]
         self.kinds = [KINDS.get(name, "other") for name in self.names]
         self.reads = [self._reads(at) for at in every]
@@ -70,7 +90,7 @@ class Propagation:
             return "" if at != self._ends[at] else operation.name if is_known else kind
         if operation.name in WEIGHT and operation.parameters:
             # Learned weights of several streams are a scale.
-            return "mul" if kind == "scale" else operation.name if operation.name in LINEAR else "weight"
+            return "mul" if kind == "scale" else operation.name if KINDS.get(operation.name) == "weight" else "weight"
         if operation.is_dropout:
             return "dropout"
         if operation.name == "mul" and len(operation.parents) == 2:
@@ -156,12 +176,6 @@ class Propagation:
         last = (1.0 if number is None else number) * (-1 if operation.name == "sub" else 1)
         is_weighted = len(terms) == 2 and operation.name in ("add", "sub", "lerp")
         return tuple(last if is_weighted and term == operation.operands[-1] else first for term in terms)
-
-    def rows_of(self, at: int) -> Rows:
-        """Return the rows of a weight layer."""
-        if at not in self._rows:
-            self._rows[at] = rows_of(self, at)
-        return self._rows[at]
 
     def power_of(self, names: Iterable[str]) -> float:
         """Return the second moment of a sum of learned tensors."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 from math import exp, prod, sqrt
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,33 +21,14 @@ from normless.residual.classify import NORMS
 from normless.residual.graph import Operand
 from normless.residual.operations import ACTIVATION, ATTENTION, DROPOUT, LAYOUT, NORM
 from normless.signal.moments import Moments, activated, broadcast, fitted, maximum, normalized
+from normless.signal.propagation import RULES as RULES
+from normless.signal.propagation import Propagation as Propagation
+from normless.signal.propagation import mean_square as mean_square
+from normless.signal.propagation import rule as rule
 from normless.signal.quadrature import Function
-from normless.signal.weights import LINEAR, weighted_moments
-
-if TYPE_CHECKING:
-    from normless.signal.propagation import Propagation
-
-# A rule takes the operation's index and the moments of its first input, of a norm also why they are unknown. It
-# returns the moments of the result, or a few words on why they are unknown.
-Rule = Callable[["Propagation", int, Any], Moments | str]
-Some = TypeVar("Some", bound=Rule)
-
-RULES: dict[str, Rule] = {}
-KINDS: dict[str, str] = {}
-"""The kind of operation of each name in `RULES`; `other` if it only scales its input or keeps the values."""
+from normless.signal.weights import LINEAR, rows_of, weighted_moments
 
 _CLOSE = 1e-6
-
-
-def rule(*names: str, kind: str = "other") -> Callable[[Some], Some]:
-    """Decorate a function as the rule of the operations of these names, all of one kind."""
-
-    def add(function: Some) -> Some:
-        RULES.update(dict.fromkeys(names, function))
-        KINDS.update(dict.fromkeys(names, kind))
-        return function
-
-    return add
 
 
 @rule("input", kind="input")
@@ -75,7 +56,7 @@ def _layout(p: Propagation, at: int, x: Moments) -> Moments | str:
 def _weight(p: Propagation, at: int, x: Moments) -> Moments | str:
     """Compute E[y] = W∗E[x] + b and Var[y] = W²∗Var[x]; see `weighted_moments` and, by channel, `Rows.applied`."""
     if not p.by_position:
-        rows = p.rows_of(at)
+        rows = rows_of(p, at)
         factor, shift = (p.factors.get(name or "", 1.0) for name in (rows.weight, rows.bias))
         return rows.applied(x, factor, shift)
     return weighted_moments(p, at, x) or f"the weights of {p.place(at)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,7 @@ from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
 from normless.residual.graph import Fixed
 from normless.signal.moments import Moments
-
-if TYPE_CHECKING:
-    from normless.signal.propagation import Propagation
+from normless.signal.propagation import Propagation
 
 LINEAR = ("linear", "conv1d", "conv2d", "conv3d")
 
@@ -111,13 +109,20 @@ class Rows:
         return Moments.of(mean, factor**2 * self.share * variance)
 
 
-@torch.no_grad()
 def rows_of(p: Propagation, at: int) -> Rows:
-    """Return the rows of a weight layer.
+    """Return the rows of a weight layer, computed once.
 
     Raises:
         MissingValuesError: its weight has no values.
     """
+    if at not in p.rows:
+        p.rows[at] = _rows_of(p, at)
+    rows: Rows = p.rows[at]
+    return rows
+
+
+@torch.no_grad()
+def _rows_of(p: Propagation, at: int) -> Rows:
     operation, path, first = p.flow[at], p.place(at), p.layers.names.parameter
     degrees = {first(name): degree for part in operation.fixed for name, degree in part.degrees}
     name = p.layers.names.weight_of(operation.parameters)

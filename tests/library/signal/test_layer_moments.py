@@ -19,6 +19,7 @@ from normless.residual.reader import flow_of
 from normless.signal import Propagation, Stream
 from normless.signal.moments import Moments, activated, maximum
 from normless.signal.quadrature import rectified, rectified_sum
+from normless.signal.weights import rows_of
 
 close = torch.testing.assert_close
 
@@ -70,7 +71,7 @@ def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
     layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)
     x = torch.randn(2_000, 6, 5, 5)
     drawn, model = layer(x).detach().movedim(1, 0).flatten(1), nn.Sequential(layer)
-    rows = Propagation(model, flow_of(model, (x,), {}), by_position=False).rows_of(1)
+    rows = rows_of(Propagation(model, flow_of(model, (x,), {}), by_position=False), 1)
     variance = rows.applied(Moments.standard(), 1.0, 1.0).variance[0]
     close(variance, drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
 
