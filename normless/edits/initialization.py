@@ -12,7 +12,7 @@ from normless.edits.transformer import parts_of
 from normless.nn.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.nn.initialization import Kind as Kind
 from normless.residual import Layer, ResidualBlock
-from normless.signal import gains, steps_of_flow
+from normless.signal import gains
 
 _TIED = "weight stays, since it embeds the input too"
 
@@ -224,7 +224,7 @@ class KeepScale(Edit):
         if left:
             surgery.record("", f"left: {left}")
             return
-        for gain in gains(surgery.model, steps_of_flow(surgery.model, surgery.map.flow)):
+        for gain in gains(surgery.model, surgery.map.flow):
             if not surgery.covers(gain.path):
                 continue
             for name in gain.parameters:

@@ -10,7 +10,7 @@ from normless.edits.edit import Edit, edit
 from normless.edits.normalizer_free import refuse_fused
 from normless.edits.surgery import Surgery
 from normless.nn.activation import ScaledActivation
-from normless.signal import Steps, is_homogeneous, steps_of_flow
+from normless.signal import Propagation, is_homogeneous, reachable
 
 
 @edit
@@ -38,23 +38,24 @@ class TailorActivations(Edit):
         if not (0 < self.eta < 1 and 0 < self.skip < 1):
             raise surgery.unsupported("", f"η and w lie between 0 and 1, got {self.eta} and {self.skip}")
         refuse_fused(surgery, surgery.map.norms)
-        steps = steps_of_flow(surgery.model, surgery.map.flow)
-        blocks, on_way = list(surgery.map.walk()), sorted(steps.reachable(steps.outputs, lambda at: steps[at].reads))
+        p = Propagation(surgery.model, surgery.map.flow)
+        blocks, on_way = list(surgery.map.walk()), sorted(reachable(p.flow.outputs, lambda at: p.reads[at]))
         normal: set[int] = set()
-        for at, step in ((at, steps[at]) for at in on_way):
-            if step.kind in ("parameter", "gate", "attention"):
-                raise surgery.unsupported(step.path, f"the correlation after its {step.kind} is not known")
-            if step.kind == "activation" and step.reads[0] not in normal:
+        for at in on_way:
+            kind, reads = p.kinds[at], p.reads[at]
+            if kind in ("parameter", "gate", "attention"):
+                raise surgery.unsupported("", f"the correlation after its {kind} is not known")
+            if kind == "activation" and reads[0] not in normal:
                 reason = "it reads more than outputs of weight layers, which have mean zero"
-                raise surgery.unsupported(step.path, reason)
-            if step.kind == "weight" or (step.kind not in ("activation", "input") and normal.issuperset(step.reads)):
+                raise surgery.unsupported(p.place(at), reason)
+            if kind == "weight" or (kind not in ("activation", "input") and normal.issuperset(reads)):
                 normal.add(at)
-        if len(blocks) != len(steps.totals) or any(len(block.branches) > 1 for block in blocks):
+        if len(blocks) != len(p.sums) or any(len(block.branches) > 1 for block in blocks):
             raise surgery.unsupported("", "it has a global skip path, or a sum of several branches")
         slope, high = 0.0, 1.0
         for _ in range(50):
             middle = (slope + high) / 2
-            is_above = _correlation_at_end(steps, on_way, middle, self.skip**2) > self.eta
+            is_above = _correlation_at_end(p, on_way, middle, self.skip**2) > self.eta
             slope, high = (middle, high) if is_above else (slope, middle)
         for total in map(surgery.sum, blocks):
             total.skip_factor *= self.skip
@@ -67,17 +68,17 @@ class TailorActivations(Edit):
             surgery.record(path, f"leaky ReLU of slope {slope:.4g}, × {sqrt(2 / (1 + slope**2)):.4g}")
 
 
-def _correlation_at_end(steps: Steps, on_way: list[int], slope: float, share: float) -> float:
+def _correlation_at_end(p: Propagation, on_way: list[int], slope: float, share: float) -> float:
     """Return the correlation of two uncorrelated inputs at the network's end; `share` is w² of residual sums."""
     reached: dict[int, float] = {}
     for at in on_way:
-        first, *others = (reached[read] for read in steps[at].reads) if steps[at].reads else (0.0,)
-        if steps[at].kind == "activation":
+        first, *others = (reached[read] for read in p.reads[at]) if p.reads[at] else (0.0,)
+        if p.kinds[at] == "activation":
             first = after_rectifier(first, slope)
-        elif steps[at].kind == "sum":
+        elif p.kinds[at] == "sum":
             first, others = share * first + (1 - share) * others[0], []
         reached[at] = max(first, *others, -1.0)
-    return max(reached[at] for at in steps.outputs)
+    return max(reached[at] for at in p.flow.outputs)
 
 
 def after_rectifier(correlation: float, slope: float) -> float:

@@ -21,7 +21,7 @@ from normless.probes.hooks.observe import Loss, observe
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Setting, Tables, Watcher, attach_hooks
 from normless.probes.moments import ChannelMoments, GradientMoments, LogitGradients
-from normless.probes.signal import BlockGradients, LayerShapes, PredictedRows, Signal, predicted_moments
+from normless.probes.signal import BlockGradients, PredictedRows, Signal, predicted_moments
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 from normless.spec import jsonable, parse_call
@@ -105,12 +105,12 @@ def probe(
     watchers = make_watchers(probes)
     residual_map = residual_map or find_residual_map(model, example_inputs=inputs)
     predicted = {name: watcher for name, watcher in watchers.items() if isinstance(watcher, PredictedRows)}
-    seen = LayerShapes()
-    present = [*watchers.values(), *([seen] if predicted else [])]
-    value = observe(model, present, inputs, targets, loss=loss, residual_map=residual_map, training=training)
+    value = observe(
+        model, [*watchers.values()], inputs, targets, loss=loss, residual_map=residual_map, training=training
+    )
     tables = {name: watcher.table() for name, watcher in watchers.items()}
     if predicted:
-        moments = predicted_moments(model, residual_map, inputs, training=training, shapes=seen.shapes)
+        moments = predicted_moments(model, residual_map, inputs, training=training)
         for name, watcher in predicted.items():
             watcher.add_predictions(tables[name], moments)
     missed = dict.fromkeys(item for watcher in watchers.values() for item in watcher.missed)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor, is_tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from normless._internal.arguments import arguments_of
 from normless._internal.state import preserve_state
 from normless.nn.channels import channel_axis, in_pieces
-from normless.probes.hooks.observe import observe
-from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, Watcher, first_tensor
+from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, first_tensor
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.signal import BlockMoments as BlockMoments
 from normless.signal import block_moments
@@ -36,40 +36,20 @@ class PredictedRows(BlockWatcher):
         """Fill in these columns; `moments` belong to the rows of the table."""
 
 
-@dataclass
-class LayerShapes(Watcher):
-    """The shapes of the layers' inputs in a pass, by path and call."""
-
-    shapes: dict[tuple[str, int], torch.Size] = field(default_factory=dict, init=False)
-
-    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Store a shape."""
-        self.shapes[layer.path, layer.call] = x.shape
-
-
 def predicted_moments(
-    model: nn.Module,
-    residual_map: ResidualMap,
-    inputs: Any,
-    *,
-    training: bool = True,
-    shapes: Mapping[tuple[str, int], torch.Size] | None = None,
+    model: nn.Module, residual_map: ResidualMap, inputs: Any, *, training: bool = True
 ) -> list[BlockMoments]:
     """Predict the moments on the skip path, at the branch end and after the sum of every block: `block_moments`.
 
     Args:
         inputs: a batch, shape (B, …), or a tuple or dictionary of arguments.
         training: whether norms use the batch's statistics and dropout drops.
-        shapes: of what layers read, by path and call; if None, a pass shows them and leaves the network as it was.
     """
-    if shapes is None:
-        watcher = LayerShapes()
-        observe(model, [watcher], inputs, residual_map=residual_map, training=training)
-        shapes = watcher.shapes
-    first = first_tensor(arguments_of(inputs))
-    shape = first.shape if first is not None and first.dim() else next(iter(shapes.values()), (1,))
+    arguments = arguments_of(inputs)
+    first, tensor = first_tensor(arguments), next(filter(is_tensor, tree_leaves(arguments)), None)
+    examples = next((len(each) for each in (first, tensor) if each is not None and each.dim()), 1)
     with preserve_state(model, training=training):
-        return block_moments(model, residual_map, first, shapes, max(shape[0], 1))
+        return block_moments(model, residual_map, first, max(examples, 1))
 
 
 @PROBES.register("signal")

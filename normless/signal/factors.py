@@ -8,15 +8,16 @@ from math import isfinite, sqrt
 import torch
 from torch import nn
 
-from normless.signal.propagation import Propagation, mean_square
-from normless.signal.steps import Step, Steps
+from normless.residual.graph import Dataflow, Operand
+from normless.signal.rules import Propagation, mean_square, reachable
+from normless.signal.weights import rows_of
 
 # If an activation is not homogeneous, a factor is the limit of an iteration.
 _ROUNDS = 40
 _CLOSE = 1e-6
 # The readers of a second moment this close to the norm's need no factor.
 _NEAR = 0.02
-# The kinds of steps that have the scale of their parameters.
+# The kinds of operations that have the scale of their parameters.
 _BEGIN = ("weight", "parameter")
 
 
@@ -40,7 +41,7 @@ class Gain:
 
 
 @torch.no_grad()
-def gains(model: nn.Module, steps: Steps) -> list[Gain]:
+def gains(model: nn.Module, flow: Dataflow) -> list[Gain]:
     """Compute factors of weights with which a network keeps the second moments of its activations without norms.
 
     Moments are propagated by channel (`Propagation`). The layers that produce the input of a norm (the last weight
@@ -52,79 +53,89 @@ def gains(model: nn.Module, steps: Steps) -> list[Gain]:
     Raises:
         MissingValuesError: weights have no values.
     """
-    return _Walk(model, steps).run()
+    return _Walk(Propagation(model, flow, by_position=False, training=False)).run()
 
 
 class _Walk:
     """Propagate moments and compute factors on the way."""
 
-    def __init__(self, model: nn.Module, steps: Steps) -> None:
-        self.model, self.steps = model, steps
-        self.propagation = Propagation(model, steps, training=False)
-        self.values, self.factors = self.propagation.values, self.propagation.factors
+    def __init__(self, p: Propagation) -> None:
+        self.p, self.values, self.factors = p, p.values, p.factors
+        self.kinds, self.readers = p.kinds, p.flow.consumers
         self.closed: list[bool] = []
         self.done: set[str] = set()
         self.gains: list[Gain] = []
-        self.tied = _tied(model, steps)
-        self.end = max((index for index, step in enumerate(steps.steps) if step.kind == "sum"), default=-1)
+        self.tied, self.is_free = _tied(p), _is_free(p)
+        self.forks = {total.fork for total in p.sums.values()}
+        # The end of an empty branch is a fork.
+        ends = {end for total in p.sums.values() for end in total.branches} - self.forks
+        self.writers = {self._origin(end, "other") for end in ends}
+
+    def _origin(self, at: int, *passed: str) -> int:
+        return self.p.flow.source(at, lambda at: self.kinds[at] in passed)
+
+    def _ends_branch(self, at: int) -> bool:
+        """Whether only factors and layouts follow a weight layer on its branch, at most poolings since a norm."""
+        if at not in self.writers or self.kinds[at] != "weight" or not self.is_free[at]:
+            return False
+        return self.kinds[self._origin(self.p.reads[at][0], "other", "activation", "pool")] == "norm"
 
     def run(self) -> list[Gain]:
-        for index, step in enumerate(self.steps.steps):
-            self.values.append(self.propagation.value(step))
-            self.closed.append(self._is_closed(step))
-            if step.kind == "norm":
-                self._at_norm(index, step)
-                self.values[index] = self.propagation.value(step)
-            elif index in self.steps.writers and self.steps.reads_norm(index) and self.steps.is_free[index]:
-                self._calibrate(index, 1.0, "of its output")
-            elif index in self.steps.forks and not self.closed[index]:
-                self._calibrate(index, 1.0, "where a residual block starts")
+        for at, kind in enumerate(self.kinds):
+            self.values.append(self.p.value(at))
+            self.closed.append(self._is_closed(at))
+            if kind == "norm":
+                self._at_norm(at)
+                self.values[at] = self.p.value(at)
+            elif self._ends_branch(at):
+                self._calibrate(at, 1.0, "of its output")
+            elif at in self.forks and not self.closed[at]:
+                self._calibrate(at, 1.0, "where a residual block starts")
         return self.gains
 
-    def _at_norm(self, index: int, step: Step) -> None:
-        (read,) = step.reads[:1]
-        target = _target(self.model, step)
-        if not self.closed[read] and self._calibrate(read, target, f"before {step.path}"):
+    def _at_norm(self, at: int) -> None:
+        (read,) = self.p.reads[at][:1]
+        target = _target(self.p, at)
+        if not self.closed[read] and self._calibrate(read, target, f"before {self.p.place(at)}"):
             return
-        second = self.propagation.of(read).power
-        if index > self.end >= 0 and second > 0 and abs(second / target - 1) > _NEAR:
-            self._at_readers(index, sqrt(target / second), second)
+        second = self.p.of(read).power
+        if at > max(self.p.sums, default=at) and second > 0 and abs(second / target - 1) > _NEAR:
+            self._at_readers(at, sqrt(target / second), second)
 
     def _at_readers(self, norm: int, factor: float, second: float) -> None:
         """Multiply the weights that read a norm if the norm's input cannot be scaled."""
-        readers = self.steps.readers
-        reached = self.steps.reachable(
-            readers[norm], lambda at: () if self.steps[at].kind in ("norm", "weight") else readers[at]
+        reached = reachable(
+            self.readers[norm], lambda at: () if self.kinds[at] in ("norm", "weight") else self.readers[at]
         )
-        for step in map(self.steps.__getitem__, reached):
-            name = self.propagation.rows_of(step).weight if step.kind == "weight" else None
+        for at in reached:
+            name = rows_of(self.p, at).weight if self.kinds[at] == "weight" else None
             if name is not None and name not in self.done | self.tied:
                 self.done.add(name)
                 self.factors[name] = self.factors.get(name, 1.0) * factor
                 why = f"its input has second moment {second:.3g} without its norm"
-                self.gains.append(Gain(step.path, (name,), factor, why))
+                self.gains.append(Gain(self.p.place(at), (name,), factor, why))
 
-    def _calibrate(self, index: int, target: float, place: str) -> bool:
-        """Scale the writers of a step so that its second moment is `target`; return False if that fails."""
-        writers, mixed = self._writers(index)
-        names = {writer: self._scaled_by(writer) for writer in writers if self.steps[writer].tokens is None}
-        if not names or not all(names.values()) or not all(self.steps.is_free[writer] for writer in writers):
+    def _calibrate(self, at: int, target: float, place: str) -> bool:
+        """Scale the writers of an operation so that its second moment is `target`; return False if that fails."""
+        writers, mixed = self._writers(at)
+        tokens = {writer: token for writer in writers if (token := _token(self.p, writer))}
+        names = {writer: self._scaled_by(writer) for writer in writers if writer not in tokens}
+        if not names or not all(names.values()) or not all(self.is_free[writer] for writer in writers):
             return False
         if mixed:
             fits = [self._fit({writer: own}, writer, target, "of its output") for writer, own in names.items()]
             return all(fits)
-        if not self._fit(names, index, target, place):
+        if not self._fit(names, at, target, place):
             return False
-        for token in writers:
-            if token not in names:
-                self._fit_tokens(token, list(names), target)
+        for writer, token in tokens.items():
+            self._fit_tokens(writer, token, list(names), target)
         return True
 
-    def _fit(self, names: dict[int, tuple[str, ...]], index: int, target: float, place: str) -> bool:
-        """Multiply the parameters of writers by a common factor for which a step has the target's second moment."""
+    def _fit(self, names: dict[int, tuple[str, ...]], end: int, target: float, place: str) -> bool:
+        """Multiply the parameters of writers by a common factor for which `end` has the target's second moment."""
         before = {name: self.factors.get(name, 1.0) for own in names.values() for name in own}
-        span = range(min(names), index + 1)
-        factor, second = 1.0, self.propagation.of(index).power
+        span = range(min(names), end + 1)
+        factor, second = 1.0, self.p.of(end).power
         for _ in range(_ROUNDS):
             if not second > 0 or not isfinite(second) or abs(second / target - 1) < _CLOSE:
                 break
@@ -133,7 +144,7 @@ class _Walk:
         if not abs(second / target - 1) < _NEAR:
             self._apply(before, 1.0, span)
             return False
-        why = f"second moment {target:.3g} {'of its output' if list(names) == [index] else place}"
+        why = f"second moment {target:.3g} {'of its output' if list(names) == [end] else place}"
         if tied := self.tied.intersection(before):
             factor = sqrt(factor)
             self._apply(before, factor, span)
@@ -141,35 +152,27 @@ class _Walk:
         recorded = set[str]()
         for writer in names:
             if own := tuple(name for name in names[writer] if name not in recorded):
-                self.gains.append(Gain(self.steps[writer].path or own[0], own, factor, why))
+                path = self.p.place(writer) if self.kinds[writer] == "weight" else own[0]
+                self.gains.append(Gain(path, own, factor, why))
                 recorded.update(own)
         self.done.update(before)
         for at in span:
-            self.closed[at] = self._is_closed(self.steps[at])
+            self.closed[at] = self._is_closed(at)
         return True
 
     def _apply(self, before: dict[str, float], factor: float, span: range) -> float:
-        """Multiply parameters, propagate along the steps of `span`, and return the second moment at its end."""
+        """Multiply parameters, propagate along the operations of `span`, and return the second moment at its end."""
         self.factors.update({name: old * factor for name, old in before.items()})
         for at in span:
-            self.values[at] = self.propagation.value(self.steps[at])
-        return self.propagation.of(span[-1]).power
+            self.values[at] = self.p.value(at)
+        return self.p.of(span[-1]).power
 
-    def _fit_tokens(self, token: int, others: list[int], target: float) -> None:
-        """Scale a learned token and the position embedding at its position, since norms treat tokens separately."""
-        step = self.steps[token]
-        assert step.tokens is not None
-        (name,) = step.parameters[:1]
-        start, count = step.tokens
-        total, positions = self.model.get_parameter(name).detach().double(), []
-        added = [
-            parameter
-            for step_index in others
-            if self.steps[step_index].kind == "add"
-            for parameter in self.steps[step_index].parameters
-        ]
-        for position in added:
-            table = self.model.get_parameter(position).detach().double()
+    def _fit_tokens(self, token: int, place: tuple[int, int], others: list[int], target: float) -> None:
+        """Scale a learned token and the position embedding at its place, since norms treat tokens separately."""
+        (name,), (start, count) = self.p.parameters(token)[:1], place
+        total, positions = self.p.model.get_parameter(name).detach().double(), []
+        for position in (name for at in others if self.kinds[at] == "add" for name in self.p.parameters(at)):
+            table = self.p.model.get_parameter(position).detach().double()
             if table.dim() > 1 and table.shape[-2] >= start + count and table.shape[-1] == total.shape[-1]:
                 total = total + table.narrow(-2, start, count)
                 positions.append(position)
@@ -183,56 +186,67 @@ class _Walk:
             rest = factor / self.factors.get(position, 1.0)
             self.gains.append(Gain(position, (position,), rest, why, (start, count)))
 
-    def _writers(self, index: int) -> tuple[list[int], bool]:
-        """Return the scalable steps that begin the signal at a step, and whether other steps contribute to it."""
+    def _writers(self, end: int) -> tuple[list[int], bool]:
+        """Return the scalable operations that begin the signal at `end`, and whether others contribute to it."""
+        begins = [closed or kind in _BEGIN for closed, kind in zip(self.closed, self.kinds, strict=False)]
+        reached = reachable([end], lambda at: () if begins[at] else self._sources(at))
+        own = [at for at in sorted(reached) if not self.closed[at]]
+        return [at for at in own if self.kinds[at] in _BEGIN or self._is_open(at)], len(own) < len(reached)
 
-        def sources(at: int) -> tuple[int, ...]:
-            return () if self.closed[at] or self.steps[at].kind in _BEGIN else _sources(self.steps[at])
+    def _is_open(self, at: int) -> bool:
+        """Whether an operation adds a learned tensor that is not scaled yet."""
+        return self.kinds[at] == "add" and not self.done.issuperset(self.p.parameters(at))
 
-        reached = self.steps.reachable([index], sources)
-        own = {at: self.steps[at] for at in sorted(reached) if not self.closed[at]}
-        writers = [
-            at for at, step in own.items() if step.kind in _BEGIN or (step.kind == "add" and self._is_open(step))
-        ]
-        return writers, len(own) < len(reached)
-
-    def _is_open(self, addition: Step) -> bool:
-        """Whether an added learned tensor is not scaled yet."""
-        return not self.done.issuperset(addition.parameters)
-
-    def _is_closed(self, step: Step) -> bool:
-        """Whether the scale of a step's result is final."""
-        if step.kind in ("input", "norm") or (step.kind == "other" and not step.reads):
+    def _is_closed(self, at: int) -> bool:
+        """Whether the scale of a result is final."""
+        if self.kinds[at] in ("input", "norm"):
             return True
-        if step.kind in _BEGIN:
-            return bool(self.done.intersection(step.parameters))
-        if step.kind == "add" and self._is_open(step):
-            return False
-        return all(self.closed[read] for read in _sources(step))
+        if self.kinds[at] in _BEGIN:
+            return bool(self.done.intersection(self.p.parameters(at)))
+        return not self._is_open(at) and all(self.closed[read] for read in self._sources(at))
+
+    def _sources(self, at: int) -> tuple[int, ...]:
+        """Return the inputs that determine the scale of a result: of an addition or concatenation all of them."""
+        return self.p.reads[at] if self.kinds[at] in ("add", "join") else self.p.reads[at][:1]
 
     def _scaled_by(self, writer: int) -> tuple[str, ...]:
         """Return the parameters to which a writer's output is proportional, possibly none."""
-        step = self.steps[writer]
-        if step.kind != "weight":
-            return step.parameters
-        rows = self.propagation.rows_of(step)
+        if self.kinds[writer] != "weight":
+            return self.p.parameters(writer)
+        rows = rows_of(self.p, writer)
         return () if rows.weight is None else tuple(name for name in (rows.weight, rows.bias) if name is not None)
 
 
-def _sources(step: Step) -> tuple[int, ...]:
-    """Return the inputs that determine the scale of a step: for a gate or an attention, the values."""
-    return step.reads[:1] if step.kind in ("gate", "attention", "sum", "dropout", "other") else step.reads
+def _is_free(p: Propagation) -> list[bool]:
+    """Return whether the scale of each operation is arbitrary: every path from it to the outputs passes a norm."""
+    free = [True] * len(p.flow)
+    for at in reversed(range(len(free))):
+        readers = p.flow.consumers[at]
+        free[at] = at not in p.flow.outputs and all(p.kinds[reader] == "norm" or free[reader] for reader in readers)
+    return free
 
 
-def _target(model: nn.Module, norm: Step) -> float:
+def _token(p: Propagation, at: int) -> tuple[int, int] | None:
+    """Return the first position and the number of positions of a learned tensor in a concatenation, or None."""
+    reader = next((reader for reader in p.flow.consumers[at] if p.flow[reader].name == "cat"), None)
+    if reader is None or p.flow[at].name != "parameter":
+        return None
+    (parts, axis) = (*p.flow[reader].arguments, 0)[:2]
+    until = parts[: parts.index(Operand(at)) + 1]
+    sizes = [shape[axis] for part in until if isinstance(part, Operand) and (shape := p.flow[part.index].shape)]
+    return (sum(sizes[:-1]), sizes[-1]) if len(sizes) == len(until) else None
+
+
+def _target(p: Propagation, norm: int) -> float:
     """Return the second moment γ² + β² of a norm's output, averaged over channels; 1 if γ is 0 or absent."""
-    gains = [name for name in norm.parameters if name not in norm.shifts]
-    gamma = mean_square(model.get_parameter(gains[0])) if len(gains) == 1 else 1.0
-    return (gamma + sum(mean_square(model.get_parameter(name)) for name in norm.shifts)) if gamma > 0 else 1.0
+    layer = p.layers.owner[norm].layer
+    scales = [name for name in layer.parameters if name not in layer.shifts]
+    gamma = mean_square(p.model.get_parameter(scales[0])) if len(scales) == 1 else 1.0
+    return (gamma + sum(mean_square(p.model.get_parameter(name)) for name in layer.shifts)) if gamma > 0 else 1.0
 
 
-def _tied(model: nn.Module, steps: Steps) -> set[str]:
+def _tied(p: Propagation) -> set[str]:
     """Return the names of embeddings and learned tensors that are tied to the weight of a layer."""
-    named = [(step.kind, name) for step in steps.steps for name in step.parameters]
-    looked_up = {id(model.get_parameter(name)) for kind, name in named if kind == "parameter"}
-    return {name for kind, name in named if kind == "weight" and id(model.get_parameter(name)) in looked_up}
+    named = [(p.kinds[at], name) for at in range(len(p.flow)) for name in p.parameters(at)]
+    looked_up = {id(p.model.get_parameter(name)) for kind, name in named if kind == "parameter"}
+    return {name for kind, name in named if kind == "weight" and id(p.model.get_parameter(name)) in looked_up}

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from normless.nn.channels import channel_axis
 from normless.signal.quadrature import (
@@ -23,10 +21,6 @@ from normless.signal.quadrature import (
     rectified_sum,
     underlying,
 )
-
-# Elementwise functions of forward code, by operation.
-_NAMES = "relu relu6 gelu silu selu mish tanh sigmoid hardswish hardsigmoid softsign"
-FUNCTIONS: dict[str, Function] = {name: getattr(F, name) for name in _NAMES.split()}
 
 
 @dataclass(frozen=True)
@@ -78,10 +72,6 @@ class Moments:
         part = self.positive
         return part is not None and torch.equal(part.mean, self.mean) and torch.equal(part.variance, self.variance)
 
-    def stacked(self) -> Tensor:
-        """Stack mean, variance and noise, shape (3, …)."""
-        return torch.cat([self.mean, self.variance, self.noise])
-
     def reshaped(self, change: Callable[[Tensor], Tensor]) -> Moments:
         """Apply a change of layout to each moment."""
         positive = None if self.positive is None else self.positive.reshaped(change)
@@ -92,6 +82,10 @@ class Moments:
         stays = self.positive is not None and bool(torch.as_tensor(factor).ge(0).all())
         positive = self.positive.times(factor) if self.positive is not None and stays else None
         return Moments(self.mean * factor, self.variance * factor**2, self.noise * factor**2, positive, self.split)
+
+    def shifted(self, constant: Tensor | float) -> Moments:
+        """Return the moments of the activations plus a constant, or plus several that broadcast."""
+        return replace(self, mean=self.mean + constant)
 
     def plus(self, other: Moments) -> Moments:
         """Return the moments of the sum of two uncorrelated activations."""
@@ -166,18 +160,6 @@ def maximum(moments: Moments, count: Tensor | float, examples: int = 1) -> Momen
     return Moments.of(mean, variance, examples, split=moments.split, rectified=moments.is_rectified)
 
 
-def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | None:
-    """Return the moments after active dropout of activations, channels or examples; None for other modules.
-
-    An element is kept with probability 1 - p and divided by it: E[x] is unchanged, E[x²] becomes E[x²] / (1 - p).
-    """
-    rate: Any = module.p if isinstance(module, _DropoutNd) else getattr(module, "drop_prob", None)
-    if not isinstance(rate, float) or not getattr(module, "scale_by_keep", True):
-        return None
-    variance = moments.second / (1 - rate) - moments.mean.square()
-    return Moments.of(moments.mean, variance, examples, split=moments.split)
-
-
 def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, training: bool) -> Moments | None:
     """Return the moments after a norm of torch, γ·(x - μ)/√(σ² + ε) + β with μ and σ² of its input; None if unknown.
 
@@ -209,17 +191,14 @@ def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, tr
 
 def _affine(module: nn.Module, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Return γ and β, shaped to broadcast over the input."""
-    sizes = [1] * len(shape)
-    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) > 1:
-        sizes[-len(module.normalized_shape) :] = module.normalized_shape
-    else:
-        sizes[channel_axis(module, torch.empty(shape, device="meta"))] = -1
+    axis = channel_axis(module, torch.empty(shape, device="meta"))
+    sizes = [-1 if at == axis else 1 for at in range(len(shape))]
     like = next(iter((*module.parameters(), *module.buffers())), torch.empty(0))
     gamma, beta = (
-        like.new_full((), absent, dtype=torch.float64) if value is None else value.detach().double().reshape(sizes)
+        like.new_full((1,), absent, dtype=torch.float64) if value is None else value.detach().double()
         for value, absent in ((getattr(module, "weight", None), 1.0), (getattr(module, "bias", None), 0.0))
     )
-    return gamma, beta
+    return gamma if gamma.dim() > 1 else gamma.reshape(sizes), beta if beta.dim() > 1 else beta.reshape(sizes)
 
 
 def _statistics(module: nn.Module, moments: Moments, shape: torch.Size, untrained: bool) -> tuple[Tensor, Tensor]:
@@ -263,28 +242,25 @@ def placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
     if shape is None:
         return x
     have = x.mean.shape
-    return fitted(x, torch.Size(shape)) or (x if len(have) == len(shape) and have[1] == shape[1] else None)
+    has_channels = len(have) == len(shape) and (have[1] == shape[1] or have[-1] == shape[-1])
+    return fitted(x, torch.Size(shape)) or (x if has_channels else None)
 
 
 def broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
     """Change a factor, possibly per channel, to a layout that broadcasts over (1, C, …)."""
-    have = factor.mean.shape
-    if len(have) == len(shape) and all(size in (1, side) for size, side in zip(have, shape, strict=True)):
-        return factor
-    return fitted(factor, torch.Size((1, shape[1], *[1] * (len(shape) - 2))))
+    wide = per_axis(factor.mean, shape)
+    return None if wide is None else factor.reshaped(lambda x: x.reshape(wide.shape))
 
 
-def per_axis(values: Tensor, shape: torch.Size) -> Tensor | None:
-    """Reshape factors to broadcast over (B, C, …) or (B, …, C); return None if they match no axis.
+def per_axis(values: Tensor, shape: torch.Size, *, last: bool = False) -> Tensor | None:
+    """Reshape values to broadcast over (B, C, …) or (B, …, C); return None if they match no axis.
 
-    `values` is a single factor, one per channel, or of a shape that broadcasts.
+    `values` are of a shape that broadcasts, a single one, or one per channel; `last` says which axis is tried first.
     """
-    if values.numel() == 1:
-        return values.reshape([1] * len(shape))
-    if values.dim() > 1:
-        sides = zip(reversed(values.shape), reversed(shape), strict=False)
-        return values if values.dim() <= len(shape) and all(size in (1, side) for size, side in sides) else None
-    for axis in (1, len(shape) - 1):
-        if shape[axis] == values.numel():
-            return values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
-    return None
+    sides = zip(reversed(values.shape), reversed(shape), strict=False)
+    if (values.dim() == len(shape) or (last and values.dim() > 1)) and all(size in (1, side) for size, side in sides):
+        return values
+    axes = (len(shape) - 1, 1) if last else (1, len(shape) - 1)
+    axis = next((axis for axis in axes if values.numel() in (1, shape[axis])), None)
+    sizes = [values.numel() if index == axis else 1 for index in range(len(shape))]
+    return None if axis is None else values.reshape(sizes)

@@ -1,6 +1,6 @@
 """Predict moments at the residual blocks of a network from its weights alone.
 
-Each operation has a rule in `normless.signal.propagation`. By these rules, the second moment on the skip path at
+Each operation has a rule in `normless.signal.rules`. By these rules, the second moment on the skip path at
 depth d is 2^d in an unnormalized network with layers that keep the variance, d with normalized branches, and 1 with
 branches that start at zero. All examples share the mean m over examples, so m² is the covariance between two of them
 and the square of a batch's mean: d/π with normalized branches of one ReLU each (De & Smith, appendix C).
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from normless.nn.channels import channel_axis
 from normless.residual import ResidualBlock, ResidualMap
-from normless.signal.from_flow import steps_of_flow
-from normless.signal.moments import Moments
-from normless.signal.propagation import Propagation, Shapes
+from normless.signal.moments import Moments, placed
+from normless.signal.rules import Propagation
 
 
 @dataclass(frozen=True)
@@ -54,26 +53,25 @@ class BlockMoments:
 
 @torch.no_grad()
 def block_moments(
-    model: nn.Module, residual_map: ResidualMap, inputs: Tensor | None, shapes: Shapes, examples: int
+    model: nn.Module, residual_map: ResidualMap, inputs: Tensor | None, examples: int
 ) -> list[BlockMoments]:
     """Predict the moments on the skip path, at the branch end and after the sum of every block.
 
     Only the mean and variance of the inputs per feature are used. In training mode, norms use the statistics of the
-    batch and dropout is active. `inputs`, `shapes` and `examples` are as in `Propagation`.
+    batch and dropout is active. `inputs` and `examples` are as in `Propagation`.
 
     Returns:
         One entry per block in execution order. Moments are NaN after an operation without a rule until a norm makes
         them known again.
     """
-    steps = steps_of_flow(model, residual_map.flow)
     blocks = _inner_first(residual_map.blocks)
-    if len(blocks) != len(steps.totals):
+    p = Propagation(model, residual_map.flow, inputs, training=model.training, examples=examples)
+    if len(blocks) != len(p.sums):
         return [BlockMoments(unknown="the residual sums") for _ in residual_map.blocks]
-    propagation = Propagation(model, steps, inputs, shapes, model.training, examples)
-    for step in steps.steps:
-        propagation.values.append(propagation.value(step))
-    places = dict(zip(map(id, blocks), sorted(steps.totals), strict=True))
-    return [_at_block(propagation, block, places[id(block)]) for block in residual_map.blocks]
+    for at in range(len(p.flow)):
+        p.values.append(p.value(at))
+    places = dict(zip(map(id, blocks), sorted(p.sums), strict=True))
+    return [_at_block(p, block, places[id(block)]) for block in residual_map.blocks]
 
 
 def _inner_first(blocks: Iterable[ResidualBlock]) -> list[ResidualBlock]:
@@ -83,36 +81,35 @@ def _inner_first(blocks: Iterable[ResidualBlock]) -> list[ResidualBlock]:
 
 def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
     """Return the predictions at the block of a residual sum."""
-    step, total = p.steps[at], p.values[p.steps.totals[at]]
+    # The result of a module that adds may have a factor.
+    own = (reader for reader in p.flow.consumers[at] if block.sum and p.flow[reader].module == block.sum)
+    total = p.values[next((reader for reader in own if p.names[reader] == "mul"), at)]
     # A factor of 0 is that of a branch that is not added.
     skip, branch, *others = (
         side if isinstance(side, str) else side.times(share or 1.0)
-        for side, share in zip((p.values[read] for read in step.reads), step.shares, strict=True)
+        for side, share in zip(map(p.values.__getitem__, p.reads[at]), p.shares(at), strict=True)
     )
     for further in others:
         branch = branch if isinstance(branch, str) else further if isinstance(further, str) else branch.plus(further)
-    last = block.after_sum[-1] if block.after_sum else None
-    after = total if last is None else p.outputs.get((last.path, last.call), "")
-    values: dict[str, Any] = {
-        "unknown": next((moments for moments in (skip, branch, total) if isinstance(moments, str)), "")
-    }
-    for name, known in (("skip", skip), ("branch", branch), ("total", total), ("after", after)):
-        if isinstance(known, Moments):
-            values |= _named(known, name)
-    return BlockMoments(**values | (_statistics(p, block.norms[0]) if block.norms else {}))
+    ends = {(run.layer.path, run.layer.call): run.operations[-1] for run in p.layers.runs}
+    last = ends.get((block.after_sum[-1].path, block.after_sum[-1].call), -1) if block.after_sum else None
+    after = total if last is None else "" if last < 0 else p.values[last]
+    values: dict[str, Any] = {"unknown": next((side for side in (skip, branch, total) if isinstance(side, str)), "")}
+    for name, moments in (("skip", skip), ("branch", branch), ("total", total), ("after", after)):
+        values |= _named(moments, name) if isinstance(moments, Moments) else {}
+    return BlockMoments(**values | (_statistics(p, ends.get((block.norms[0], 0))) if block.norms else {}))
 
 
-def _statistics(p: Propagation, path: str) -> dict[str, float]:
+def _statistics(p: Propagation, at: int | None) -> dict[str, float]:
     """Return the batch statistics of a norm's input, averaged over channels."""
-    reads = p.reads.get((path, 0))
-    if not isinstance(reads, Moments) or not reads.split:
+    module, read = (None, -1) if at is None else (p.module(at), p.reads[at][0])
+    x = None if module is None or isinstance(p.values[read], str) else placed(p.of(read), p.flow[read].shape)
+    if module is None or x is None or not x.split:
         return {}
-    axis = channel_axis(p.model.get_submodule(path.partition(":")[0]), reads.mean)
-    mean, second, noise = (
-        part.movedim(axis, 0).flatten(1).mean(1) for part in (reads.mean, reads.second, reads.noise)
-    )
+    axis = channel_axis(module, x.mean)
+    mean, second, noise = (part.movedim(axis, 0).flatten(1).mean(1) for part in (x.mean, x.second, x.noise))
     # A channel's mean is over its positions too.
-    squares = mean.square() + noise * (mean.numel() / reads.mean.numel())
+    squares = mean.square() + noise * (mean.numel() / x.mean.numel())
     return {"norm_mean_square": float(squares.mean()), "norm_variance": float((second - squares).mean())}
 
 

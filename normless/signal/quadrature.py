@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import inf, pi, sqrt
-from types import NoneType
 
 import numpy as np
 import torch
@@ -85,21 +85,7 @@ def kinks(function: Function, channels: int = 1) -> list[float]:
     return sorted({round(place, 6) if abs(place - round(place, 6)) < 1e-8 else place for place in places})
 
 
-_known: dict[Hashable, list[float]] = {}
-
-
-def _kinks_of(activation: nn.Module | Function, channels: int) -> list[float]:
-    """Return the kinks of an activation, cached for equal classes, settings and parameters."""
-    settings: Hashable = activation
-    if isinstance(activation, nn.Module):
-        own = {name: value for name, value in vars(activation).items() if not name.startswith("_")}
-        if not all(isinstance(value, (bool, int, float, str, tuple, NoneType)) for value in own.values()):
-            return kinks(in_double(activation), channels)
-        tensors = [(name, *value.flatten().tolist()) for name, value in activation.state_dict().items()]
-        settings = (type(activation), *sorted(own.items()), *tensors)
-    if settings not in _known:
-        _known[settings] = kinks(in_double(activation), channels)
-    return _known[settings]
+_kinks_of_functions = cache(kinks)
 
 
 def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +105,8 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     if channels > 1 and mean.shape[1] == 1:
         mean, variance = (moment.expand(1, channels, *mean.shape[2:]) for moment in (mean, variance))
     deviation = variance.clamp_min(0).sqrt()
-    places = {0.0, *_kinks_of(activation, channels)}
+    find = kinks if isinstance(activation, nn.Module) else _kinks_of_functions
+    places = {0.0, *find(function, channels)}
     if float(deviation.max()) > _WIDE:
         places.update(_BENDS)
     breaks = [torch.full_like(mean, z) for z in _PANELS]

@@ -11,73 +11,65 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
+from normless._internal.state import in_mode
 from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
-from normless.nn.affine import is_transposed
+from normless.residual.graph import Fixed
 from normless.signal.moments import Moments
-from normless.signal.steps import Step
+from normless.signal.propagation import Propagation
 
-_ARGUMENTS = {
-    "linear": ("input", "weight", "bias"),
-    **{f"conv{n}d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups") for n in (1, 2, 3)},
-}
+LINEAR = ("linear", "conv1d", "conv2d", "conv3d")
 
 
-def weighted_moments(module: nn.Module, moments: Tensor) -> Tensor | None:
+def weighted_moments(p: Propagation, at: int, x: Moments) -> Moments | None:
     """Return the moments after a linear layer or convolution: E[y] = W∗E[x] + b and Var[y] = W²∗Var[x].
 
     Fluctuations of different inputs are assumed to be uncorrelated, which holds on average over weights of random
-    sign. W is the weight that the layer computes from its parameters: standardized, normalized or masked, with its
-    scalars. `moments` are means and several variances, stacked, shape (k, …). The result is None if the module does
-    more than pad and multiply by a weight once.
+    sign. The result is None for other operations, and if W is not known, see `_weight_and_bias`.
     """
-    if isinstance(module, _ConvTransposeNd) or not isinstance(module, (_ConvNd, nn.Linear)):
+    operation = p.flow[at]
+    known = _weight_and_bias(p, at) if operation.name in LINEAR else None
+    if known is None:
         return None
-    if isinstance(module, ScalarAffine) and module.input_bias is not None:
-        moments = torch.cat([moments[:1] + module.input_bias.double(), moments[1:]])
-    return _multiplied(module, moments).product
+    weight, bias = known[0].to(x.mean), None if known[1] is None else known[1].to(x.mean)
+    multiply, settings = getattr(F, operation.name), operation.arguments[3:]
+    mean = multiply(x.mean, weight, bias, *settings)
+    variance, noise = multiply(torch.cat([x.variance, x.noise]), weight.square(), None, *settings).split(1)
+    return Moments(mean, variance, noise, split=x.split)
 
 
-def _multiplied(module: _ConvNd | nn.Linear, moments: Tensor) -> _OnMoments:
-    through = _OnMoments(moments)
-    with through:
-        if isinstance(module, ScalarAffine):
-            multiply = module._conv_forward if isinstance(module, _ConvNd) else F.linear
-            result = multiply(moments, *module.folded())
-        else:
-            result = module.forward(moments)
-    if result is not through.product:
-        through.product = None
-    return through
+def _weight_and_bias(p: Propagation, at: int) -> tuple[Tensor, Tensor | None] | None:
+    """Return W and b of an operation: parameters, or what the layer computes from its parameters.
+
+    They are standardized, normalized or masked, with the layer's scalars, as in its forward pass on zeros. They are
+    unknown if the forward code of the layer multiplies several times.
+    """
+    weight, bias = (*p.flow[at].arguments[1:3], None)[:2]
+    if all(part is None or (isinstance(part, Fixed) and part.is_parameter) for part in (weight, bias)):
+        get = p.model.get_parameter
+        return get(weight.parameters[0]), None if bias is None else get(bias.parameters[0])
+    module, shape = p.module(at), p.flow[min(p.layers.inputs(at))].shape
+    if shape is None or not isinstance(module, (_ConvNd, nn.Linear, ScalarAffine)):
+        return None
+    reading = _Reading()
+    # Hooks may compute the weight, and a batch norm before the layer needs two examples.
+    with in_mode(module, p.training), reading:
+        module(next(module.parameters()).new_zeros(2, *shape[1:]))
+    return reading.found[0] if len(reading.found) == 1 else None
 
 
-class _OnMoments(TorchFunctionMode):
-    """Let a layer's forward code multiply means by its weight, and variances by the squared weight."""
+class _Reading(TorchFunctionMode):
+    """Note the weights and biases by which forward code multiplies."""
 
-    def __init__(self, moments: Tensor) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.moments = moments
-        self.product: Tensor | None = None
-        self.weight: Tensor | None = None
+        self.found: list[tuple[Tensor, Tensor | None]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in _ARGUMENTS:
-            named = dict(zip(_ARGUMENTS[name], args, strict=False)) | kwargs
-            self.weight = named["weight"]
-            if named.pop("input") is self.moments:
-                self.product = self._multiply(func, **named)
-                return self.product
-        result = func(*args, **kwargs)
-        if name == "pad" and args and args[0] is self.moments:
-            self.moments = result
-        return result
-
-    def _multiply(self, func: Any, *, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Tensor:
-        wide = weight.to(self.moments)
-        mean = func(self.moments[:1], wide, None if bias is None else bias.to(self.moments), **rest)
-        return torch.cat([mean, func(self.moments[1:], wide.square(), None, **rest)])
+        if getattr(func, "__name__", "") in LINEAR:
+            named = dict(zip(("input", "weight", "bias"), args, strict=False)) | (kwargs or {})
+            self.found.append((named["weight"], named.get("bias")))
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -85,11 +77,12 @@ class Rows:
     """The weights of a layer, with a row for each output.
 
     Attributes:
-        weight: the name of the weight parameter; None if the weight is computed, as by standardization.
+        weight: the name of the weight parameter; None if the weight is not proportional to it (standardization).
         bias: the name of the bias, or None.
         sums, squares: Σ w and Σ w² over taps, shape (outputs, inputs of a group, 1), float32.
         groups: the number of groups of inputs; each output reads one group.
         shifts: the biases, shape (outputs,).
+        share: the share of a convolution's taps that lie inside its input and not on padding.
     """
 
     weight: str | None
@@ -98,11 +91,12 @@ class Rows:
     squares: Tensor
     groups: int
     shifts: Tensor
+    share: float
 
-    def applied(self, x: Moments, factor: float, shift: float, share: float) -> Moments:
+    def applied(self, x: Moments, factor: float = 1.0, shift: float = 1.0) -> Moments:
         """Return the moments of the output, shape (1, outputs): mean Σ w m + b, variance Σ w² v, independent inputs.
 
-        Weights are multiplied by `factor`, biases by `shift`; `share` is the share of inputs that are not padding.
+        Weights are multiplied by `factor`, biases by `shift`.
         """
         read = x.with_channels(self.groups * self.sums.shape[1])
         # In units of the input, since float32 ends at 1e38.
@@ -111,61 +105,58 @@ class Rows:
             size * F.conv1d((values / size).float().unsqueeze(2), rows, groups=self.groups).squeeze(2).double()
             for values, rows, size in ((read.mean, self.sums, unit), (read.variance, self.squares, unit**2))
         )
-        return Moments.of(factor * share**0.5 * mean + shift * self.shifts, factor**2 * share * variance)
+        mean = factor * self.share**0.5 * mean + shift * self.shifts
+        return Moments.of(mean, factor**2 * self.share * variance)
 
 
-@torch.no_grad()
-def rows_of(model: nn.Module, step: Step) -> Rows:
-    """Return the rows of a step's weight layer.
+def rows_of(p: Propagation, at: int) -> Rows:
+    """Return the rows of a weight layer, computed once.
 
     Raises:
         MissingValuesError: its weight has no values.
     """
-    named = {name: model.get_parameter(name).detach() for name in step.parameters}
-    name = max(named, key=lambda parameter_name: named[parameter_name].numel())
-    parameter = named[name]
-    if parameter.is_meta:
+    if at not in p.rows:
+        p.rows[at] = _rows_of(p, at)
+    rows: Rows = p.rows[at]
+    return rows
+
+
+@torch.no_grad()
+def _rows_of(p: Propagation, at: int) -> Rows:
+    operation, path, first = p.flow[at], p.place(at), p.layers.names.parameter
+    degrees = {first(name): degree for part in operation.fixed for name, degree in part.degrees}
+    name = p.layers.names.weight_of(operation.parameters)
+    used = p.model.get_parameter(name).detach()
+    if used.is_meta:
         raise MissingValuesError(f"The weight {name} has no values.")
-    module = model.get_submodule(step.path) if ":" not in step.path else None
-    used = _used(module, parameter) if isinstance(module, (_ConvNd, nn.Linear)) else parameter
-    rows = used.cpu().float()
+    if operation.name in LINEAR and (known := _weight_and_bias(p, at)) is not None:
+        used = known[0].detach()
+    rows, module = used.cpu().float(), p.model.get_submodule(path) if ":" not in path else None
     groups = module.groups if isinstance(module, _ConvNd) else 1
     if isinstance(module, _ConvTransposeNd):
         # The weight is (inputs, outputs of a group, …), and one output meets a share of the taps.
         share = 1 / torch.Size(module.stride).numel()
         rows = share**0.5 * rows.reshape(groups, -1, *rows.shape[1:]).transpose(1, 2).flatten(0, 1)
-    elif module is not None and is_transposed(module):
+    elif operation.name == "addmm":
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
-    bias = next(
-        (
-            parameter_name
-            for parameter_name in named
-            if parameter_name in step.shifts and named[parameter_name].numel() == len(rows)
-        ),
-        None,
-    )
+    added = {first(own): p.model.get_parameter(own).detach() for own in operation.added}
+    bias = next((own for own, value in added.items() if own != name and value.numel() == len(rows)), None)
     # A sum over a single tap would be the slowest operation here.
-    sums, squares = (
-        tensor if tensor.shape[2] == 1 else tensor.sum(2, keepdim=True) for tensor in (rows, rows.square())
-    )
-    return Rows(
-        weight=name if used.data_ptr() == parameter.data_ptr() else None,
-        bias=bias,
-        sums=sums,
-        squares=squares,
-        groups=groups,
-        shifts=torch.zeros(len(rows), dtype=torch.float64) if bias is None else named[bias].double().cpu(),
-    )
+    sums, squares = (part if part.shape[2] == 1 else part.sum(2, keepdim=True) for part in (rows, rows.square()))
+    shifts = torch.zeros(len(rows), dtype=torch.float64) if bias is None else added[bias].double().cpu()
+    is_scaled = degrees.get(name) == 1.0
+    return Rows(name if is_scaled else None, bias, sums, squares, groups, shifts, _inside(p, at, used))
 
 
-def _used(module: _ConvNd | nn.Linear, parameter: Tensor) -> Tensor:
-    """Return the weight by which a layer multiplies, read from its forward pass on zeros at one position."""
-    if type(module).__module__.startswith("torch.nn.modules"):
-        # Torch's own layers multiply by the parameter itself.
-        return parameter
-    size: list[int] = [1, module.in_features] if isinstance(module, nn.Linear) else [1, module.in_channels]
-    if isinstance(module, _ConvNd):
-        size += [(side - 1) * step + 1 for side, step in zip(module.kernel_size, module.dilation, strict=True)]
-    weight = _multiplied(module, parameter.new_zeros(size)).weight
-    return parameter if weight is None else weight
+def _inside(p: Propagation, at: int, weight: Tensor) -> float:
+    """Return the share of a convolution's taps that lie inside its input and not on padding."""
+    operation, shape = p.flow[at], p.flow[p.reads[at][0]].shape
+    sizes = operation.arguments[3:6]
+    # A padding may be a string.
+    plain = operation.name in LINEAR[1:] and all(isinstance(size, tuple) for size in sizes)
+    if not plain or shape is None or len(shape) != weight.dim():
+        return 1.0
+    image, kernel = torch.ones(1, 1, *shape[2:]), torch.ones(1, 1, *weight.shape[2:])
+    taps = getattr(F, operation.name)(image, kernel, None, *sizes)
+    return float(taps.double().mean()) / kernel.numel()

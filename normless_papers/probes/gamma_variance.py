@@ -15,8 +15,11 @@ from torch.nn import functional as F
 from normless.nn import ResidualSum
 from normless.probes import PredictedRows, Setting, named_moments
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
-from normless.signal import FUNCTIONS, BlockMoments
+from normless.signal import BlockMoments
 
+# Elementwise functions of forward code, by operation.
+_NAMES = "relu relu6 gelu silu selu mish tanh sigmoid hardswish hardsigmoid softsign"
+_FUNCTIONS = {name: getattr(F, name) for name in _NAMES.split()}
 _PLACES = ("skip", "branch", "stream")
 _MEASURED = tuple(f"{place}_{moment}" for place in _PLACES for moment in ("second_moment", "variance"))
 _PREDICTED = ("gamma_last", "gamma_down", *(f"predicted_{place}_second_moment" for place in _PLACES))
@@ -75,7 +78,7 @@ class StreamVariance(PredictedRows):
             return
         self.add(block.name, named_moments("skip", skip) | named_moments("branch", sum(branches[1:], branches[0])))
         after = block.after_sum
-        function = FUNCTIONS.get(_operation(after[0])) if len(after) == 1 and ":" in after[0].path else None
+        function = _FUNCTIONS.get(_operation(after[0])) if len(after) == 1 and ":" in after[0].path else None
         if not after or function is not None:
             self.add(block.name, _stream(total if function is None else function(total)))
 
@@ -160,7 +163,7 @@ def _square(model: nn.Module, gamma: str) -> float:
 def _is_relu(model: nn.Module, layer: Layer) -> bool:
     if layer.kind != "activation":
         return False
-    function = FUNCTIONS.get(_operation(layer)) if ":" in layer.path else model.get_submodule(layer.path)
+    function = _FUNCTIONS.get(_operation(layer)) if ":" in layer.path else model.get_submodule(layer.path)
     return function is F.relu or isinstance(function, nn.ReLU)
 
 

@@ -15,10 +15,11 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from normless.nn.standardized import scaled_std
-from normless.signal import Step, Stream
+from normless.residual.reader import flow_of
+from normless.signal import Propagation, Stream
 from normless.signal.moments import Moments, activated, maximum
 from normless.signal.quadrature import rectified, rectified_sum
-from normless.signal.weights import rows_of, weighted_moments
+from normless.signal.weights import rows_of
 
 close = torch.testing.assert_close
 
@@ -36,6 +37,15 @@ def samples(moments: Moments, count: int = 40_000) -> Tensor:
     return moments.mean + moments.variance.sqrt() * torch.randn(count, *moments.mean.shape[1:], dtype=torch.float64)
 
 
+def after(module: nn.Module, moments: Moments) -> Moments | str:
+    """The moments of a layer's output, by the rules of its operations."""
+    p = Propagation(module, flow_of(module, (torch.zeros(2, *moments.mean.shape[1:]),), {}))
+    with torch.no_grad():
+        p.values.append(moments)
+        p.values.extend(p.value(at) for at in range(1, len(p.flow)))
+    return p.values[-1]
+
+
 WEIGHTS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, 5), (6,)),
     "conv": (lambda: nn.Conv2d(6, 4, 3, stride=2, padding=1, groups=2), (6, 5, 5)),
@@ -49,19 +59,20 @@ WEIGHTS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 def test_weight_layers_of_independent_inputs_are_exact(kind: str) -> None:
     build, shape = WEIGHTS[kind]
     module, moments = build(), random_moments(*shape)
-    result = weighted_moments(module, moments.stacked())
-    assert result is not None
+    result = after(nn.Sequential(module), moments)
+    assert isinstance(result, Moments)
     with torch.no_grad():
         mean, variance = moments_of(module.double()(samples(moments)))
-    close(result[:1], mean, rtol=0.05, atol=0.05)
-    close(result[1:2], variance, rtol=0.06, atol=0.01)
+    close(result.mean, mean, rtol=0.05, atol=0.05)
+    close(result.variance, variance, rtol=0.06, atol=0.01)
 
 
 def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
     layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)
-    drawn = layer(torch.randn(2_000, 6, 5, 5)).detach().movedim(1, 0).flatten(1)
-    rows = rows_of(nn.Sequential(layer), Step("weight", (0,), "0", ("0.weight",)))
-    variance = rows.applied(Moments.standard(), 1.0, 1.0, 1.0).variance[0]
+    x = torch.randn(2_000, 6, 5, 5)
+    drawn, model = layer(x).detach().movedim(1, 0).flatten(1), nn.Sequential(layer)
+    rows = rows_of(Propagation(model, flow_of(model, (x,), {}), by_position=False), 1)
+    variance = rows.applied(Moments.standard(), 1.0, 1.0).variance[0]
     close(variance, drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
 
 
