@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from normless._internal.state import quiet
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import Call, Tracer
+from normless.diagnosis.flow import Call, Seen, Tracer
 from normless.diagnosis.steps import tried
-from normless.probes import compute_output, loss_of, preserve_state
+from normless.probes import loss_of, preserve_state
 
 _SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__", "sub_"}
 # A term may outweigh another if its gradient is this many times larger.
@@ -37,18 +37,16 @@ class Term:
 
 
 class _Scalars(Tracer):
-    """Keeps the numbers that were calculated."""
+    """Keep the numbers that a loss calculates."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made: dict[Call, Tensor] = {}
 
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
+    def on_call(self, seen: Seen) -> None:
         """Keep a result of one number."""
-        if made[0].numel() == 1:
-            self.made[call] = made[0]
+        if seen.in_loss and seen.made[0].numel() == 1:
+            self.made[seen.call] = seen.made[0]
 
 
 @check("terms of the loss")
@@ -131,11 +129,7 @@ def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
     """Return the numbers that a network's loss adds up, with the norms of their gradients."""
     scalars = _Scalars()
     with preserve_state(model, training=True), torch.enable_grad(), quiet():
-        with scalars.follow(model, exam.inputs, exam.targets):
-            output = compute_output(model, exam.inputs)
-            scalars.made.clear()
-            with scalars.of_loss():
-                value = loss_of(exam.loss, output, exam.inputs, exam.targets)
+        value = scalars.run(model, exam.inputs, exam.targets, exam.loss)
         made, root = scalars.made, scalars.flow.of(value)
         root = None if root is None else root.origin()
         calls = [*_added(root, made)] if root in made else []

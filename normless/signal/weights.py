@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from torch.overrides import TorchFunctionMode
 
 from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
 from normless.nn.affine import is_transposed
+from normless.recording import Observer
 from normless.signal.moments import Moments
 from normless.signal.steps import Step
 
@@ -51,7 +51,7 @@ def _multiplied(module: _ConvNd | nn.Linear, moments: Tensor) -> _OnMoments:
     return through
 
 
-class _OnMoments(TorchFunctionMode):
+class _OnMoments(Observer):
     """Let a layer's forward code multiply means by its weight, and variances by the squared weight."""
 
     def __init__(self, moments: Tensor) -> None:
@@ -60,16 +60,15 @@ class _OnMoments(TorchFunctionMode):
         self.product: Tensor | None = None
         self.weight: Tensor | None = None
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call; multiply the moments if it is the layer's product."""
         if name in _ARGUMENTS:
             named = dict(zip(_ARGUMENTS[name], args, strict=False)) | kwargs
             self.weight = named["weight"]
             if named.pop("input") is self.moments:
-                self.product = self._multiply(func, **named)
+                self.product = self._multiply(function, **named)
                 return self.product
-        result = func(*args, **kwargs)
+        result = function(*args, **kwargs)
         if name == "pad" and args and args[0] is self.moments:
             self.moments = result
         return result
