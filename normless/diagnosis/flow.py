@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from math import inf, isfinite, isnan
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normless._internal.exclusive import exclusive
+from normless._internal.reach import reachable
 from normless.probes import Loss, compute_output, loss_of
 from normless.recording import Observer, Run
 
@@ -133,15 +135,8 @@ class Call:
         return call
 
     def reached(self, stops: Callable[[Call], bool]) -> Iterator[Call]:
-        """Yield this call and all before it once, without those that stop the way and what only they read."""
-        waiting, seen = [self], set[Call]()
-        while waiting:
-            call = waiting.pop()
-            if call in seen or stops(call):
-                continue
-            seen.add(call)
-            yield call
-            waiting += call.sources()
+        """Iterate over this call and all before it, without those that stop the way and what only they read."""
+        return reachable([self] if not stops(self) else (), lambda call: filterfalse(stops, call.sources()))
 
 
 class Flow:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless._internal.reach import reachable
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, PRODUCTS, Call, Seen, Tracer
@@ -84,13 +85,5 @@ def _any_nonzero(gradients: Any) -> bool:
 
 def _leaves(node: Any) -> set[int]:
     """Return the identities of the parameters that a node of the backward pass leads to."""
-    seen, stack, leaves = set[Any](), [node], set[int]()
-    while stack:
-        current = stack.pop()
-        if current is None or current in seen:
-            continue
-        seen.add(current)
-        if (variable := getattr(current, "variable", None)) is not None:
-            leaves.add(id(variable))
-        stack += [before for before, _ in current.next_functions]
-    return leaves
+    nodes = reachable([node], lambda node: (before for before, _ in node.next_functions if before is not None))
+    return {id(node.variable) for node in nodes if hasattr(node, "variable")}

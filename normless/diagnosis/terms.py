@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless._internal.reach import reachable
 from normless._internal.state import quiet
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import Call, Seen, Tracer
+from normless.diagnosis.flow import LOSS, Call, Seen, Tracer
 from normless.diagnosis.steps import tried
 from normless.probes import loss_of, preserve_state
 
@@ -113,16 +114,8 @@ def _words(call: Call) -> str:
 
 def _reads_data(call: Call) -> bool:
     """Whether a call depends on the batch other than through the network."""
-    waiting, seen = [call], set[Call]()
-    while waiting:
-        current = waiting.pop()
-        if current in seen or current.path != "loss":
-            if current.kind in ("targets", "inputs"):
-                return True
-            continue
-        seen.add(current)
-        waiting += current.sources()
-    return False
+    calls = reachable([call], lambda call: call.sources() if call.path == LOSS else ())
+    return any(call.path != LOSS and call.kind in ("targets", "inputs") for call in calls)
 
 
 def terms_of(exam: Examination, model: nn.Module) -> list[Term]:

@@ -6,6 +6,7 @@ from math import acos, pi, sqrt
 
 from torch import nn
 
+from normless._internal.reach import reachable
 from normless.edits.edit import Edit, edit
 from normless.edits.normalizer_free import refuse_fused
 from normless.edits.surgery import Surgery
@@ -39,7 +40,7 @@ class TailorActivations(Edit):
             raise surgery.unsupported("", f"η and w lie between 0 and 1, got {self.eta} and {self.skip}")
         refuse_fused(surgery, surgery.map.norms)
         steps = steps_of_flow(surgery.model, surgery.map.flow)
-        blocks, on_way = list(surgery.map.walk()), sorted(steps.reachable(steps.outputs, lambda at: steps[at].reads))
+        blocks, on_way = list(surgery.map.walk()), sorted(reachable(steps.outputs, lambda at: steps[at].reads))
         normal: set[int] = set()
         for at, step in ((at, steps[at]) for at in on_way):
             if step.kind in ("parameter", "gate", "attention"):

@@ -8,6 +8,7 @@ from math import isfinite, sqrt
 import torch
 from torch import nn
 
+from normless._internal.reach import reachable
 from normless.signal.propagation import Propagation, mean_square
 from normless.signal.steps import Step, Steps
 
@@ -93,7 +94,7 @@ class _Walk:
     def _at_readers(self, norm: int, factor: float, second: float) -> None:
         """Multiply the weights that read a norm if the norm's input cannot be scaled."""
         readers = self.steps.readers
-        reached = self.steps.reachable(
+        reached = reachable(
             readers[norm], lambda at: () if self.steps[at].kind in ("norm", "weight") else readers[at]
         )
         for step in map(self.steps.__getitem__, reached):
@@ -189,7 +190,7 @@ class _Walk:
         def sources(at: int) -> tuple[int, ...]:
             return () if self.closed[at] or self.steps[at].kind in _BEGIN else _sources(self.steps[at])
 
-        reached = self.steps.reachable([index], sources)
+        reached = reachable([index], sources)
         own = {at: self.steps[at] for at in sorted(reached) if not self.closed[at]}
         writers = [
             at for at, step in own.items() if step.kind in _BEGIN or (step.kind == "add" and self._is_open(step))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from torch import nn
+
+from normless._internal.reach import reachable
 
 Kind = Literal[
     "input", "parameter", "weight", "norm", "activation", "factor", "max_pool", "average_pool", "padding", "join",
@@ -121,17 +122,7 @@ class Steps:
     def is_independent(self, first: int, second: int) -> bool:
         """Whether weight layers separate two steps from everything that both are computed from."""
         origins, other_origins = (
-            self.reachable([index], lambda at: () if self[at].kind == "weight" else self[at].reads)
+            reachable([index], lambda at: () if self[at].kind == "weight" else self[at].reads)
             for index in (first, second)
         )
         return set(origins).isdisjoint(other_origins)
-
-    def reachable(self, start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
-        """Return the steps in `start`, the steps that follow them, and so on, each once."""
-        reached, pending = dict[int, None](), list(start)
-        while pending:
-            at = pending.pop()
-            if at not in reached:
-                reached[at] = None
-                pending += following(at)
-        return list(reached)
