@@ -251,7 +251,7 @@ class Tracer(Observer):
         if self._receive is not None:
             self._receive(seen)
 
-    def on_enter(self, run: Run, inputs: Any) -> None:
+    def on_enter(self, run: Run) -> None:
         """Note that a module runs."""
         self.entered.add(run.path)
 

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from normless.diagnosis.flow import Call, Line, Seen, Tracer, with_rows
 from normless.diagnosis.tape import KINDS, attention_weights
 from normless.health.limits import CERTAIN
-from normless.health.streams import near_epsilon
+from normless.health.streams import Divisors, near_epsilon
 from normless.nn.channels import has_channels_first
 from normless.recording import Run
 from normless.residual.classify import NORMS
@@ -103,17 +103,17 @@ class Meter(Tracer):
     Attributes:
         attentions: by the place of the attention.
         near: for norms that are functions in forward code, by the module, the number of statistics whose variance is
-            comparable with ε, of all statistics, and ε; those at the paths `divided` are measured elsewhere.
+            comparable with ε, of all statistics, and ε; those at the paths `divided` are measured there.
         units: by place, name and number in the pass.
         wrong: the module and line of the first result that is not finite, or None.
         last_weight: the order of the last weight layer.
     """
 
     def __init__(
-        self, activations: Collection[str], layers: Mapping[str, nn.Module], divided: Collection[str] = ()
+        self, activations: Collection[str], layers: Mapping[str, nn.Module], divided: Mapping[str, Divisors]
     ) -> None:
         super().__init__()
-        self.activations, self.layers, self.divided = frozenset(activations), layers, frozenset(divided)
+        self.activations, self.layers, self.divided = frozenset(activations), layers, divided
         self.near: dict[str, tuple[int, int, float]] = {}
         self.units: dict[tuple[str, str, int], Units] = {}
         self.attentions: dict[str, Attention] = {}
@@ -206,6 +206,8 @@ class Meter(Tracer):
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return
         with self.paused(), torch.no_grad():
+            if run.path in self.divided:
+                self.divided[run.path].see(run.inputs[0], output)
             if run.path in self.activations:
                 self._measure(run.path, type(run.module).__name__.lower(), output)
             elif run.path in self.layers:

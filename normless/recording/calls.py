@@ -100,7 +100,7 @@ class Recorder(Observer):
         """Make a recorded call with its arguments, and return its result."""
         return call.function(*args, **kwargs)
 
-    def on_enter(self, run: Run, inputs: Any) -> None:
+    def on_enter(self, run: Run) -> None:
         """Record the call of a module."""
         if run.path == "":
             self.calls.clear()

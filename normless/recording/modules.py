@@ -22,6 +22,7 @@ class Run:
     Attributes:
         path: the module's path.
         module: the module.
+        inputs: its positional arguments, until it ends.
         number: the number of this run among those of the module, from 0.
         order: the number of this run among those of all modules.
         around: the call that runs the module, if calls are recorded; None for the network itself.
@@ -30,18 +31,21 @@ class Run:
 
     path: str
     module: nn.Module
+    inputs: Any = None
     number: int = 0
     order: int = 0
     around: Any = None
     calls: list[Any] = field(default_factory=list)
 
 
-Follow = Callable[[Run, Any], object]
-"""Receives a run that begins with its inputs, or one that ends with its output, None after an error."""
+Enter = Callable[[Run], object]
+"""Receives a run that begins."""
+Leave = Callable[[Run, Any], object]
+"""Receives a run that ends and its output, None after an error."""
 
 
 @contextmanager
-def followed(model: nn.Module, enter: Follow | None = None, leave: Follow | None = None) -> Iterator[list[Run]]:
+def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None = None) -> Iterator[list[Run]]:
     """Call `enter` before each module's forward and `leave` after it; yield the runs in progress, outermost first.
 
     A pass through the network itself starts anew. Passes of other threads are not followed.
@@ -57,10 +61,10 @@ def followed(model: nn.Module, enter: Follow | None = None, leave: Follow | None
         if path == "":
             running.clear()
             counts.clear()
-        run = Run(path, module, counts[path], counts.total())
+        run = Run(path, module, inputs, counts[path], counts.total())
         counts[path] += 1
         if enter is not None:
-            enter(run, inputs)
+            enter(run)
         running.append(run)
 
     def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -68,6 +72,7 @@ def followed(model: nn.Module, enter: Follow | None = None, leave: Follow | None
             run = running.pop()
             if leave is not None:
                 leave(run, output)
+            run.inputs = None
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
@@ -102,7 +107,7 @@ class Observer(TorchFunctionMode):
         """Make a call, and return its result."""
         return function(*args, **kwargs)
 
-    def on_enter(self, run: Run, inputs: Any) -> None:
+    def on_enter(self, run: Run) -> None:
         """Called before a module's forward."""
 
     def on_leave(self, run: Run, output: Any) -> None:

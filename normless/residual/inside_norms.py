@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from normless._internal.state import in_mode, running
 from normless.errors import LiftError
+from normless.nn.channels import per_channel
 from normless.nn.function import Function
 from normless.recording import Call, recorded
 from normless.residual.classify import kind_of
@@ -197,10 +198,31 @@ def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
     if shape is None:
         width = int(getattr(norm, "num_features", 0) or getattr(norm, "num_channels", 0) or reference.numel())
         shapes = [(3, width, *[2] * axes) for axes in (2, 1, 0, 3)] + [(3, 2, width), (3, 2, 2, width)]
+    mean, variance = (getattr(norm, name, None) for name in ("running_mean", "running_var"))
     for sizes in shapes:
-        # Values of both signs that do not use the random state.
+        # Values of both signs that do not use the random state, around the running mean.
         steps = torch.arange(prod(sizes), dtype=torch.float32).reshape(sizes)
-        yield (3 * torch.sin(1.7 * steps)).to(reference)
+        x = (3 * torch.sin(1.7 * steps)).to(reference)
+        if isinstance(mean, Tensor) and isinstance(variance, Tensor) and mean.shape == x.shape[1:2]:
+            x = per_channel(mean, x) + per_channel(variance.sqrt(), x) * x
+        yield x.detach().to(reference)
+
+
+def agree(
+    norm: nn.Module, other: nn.Module, shape: tuple[int, ...] | None = None, *, rtol: float, atol: float
+) -> bool:
+    """Whether a module computes what a norm does in evaluation, on the first trial input that the norm takes."""
+    for x in trials(norm, shape):
+        with running(norm, False), running(other, False):
+            try:
+                expected = norm(x.clone())
+            except Exception:
+                continue
+            try:
+                return torch.allclose(other(x.clone()), expected, rtol=rtol, atol=atol)
+            except Exception:
+                return False  # A child that is not part of the forward pass, such as a list of norms.
+    return False
 
 
 def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list[_Step]]:

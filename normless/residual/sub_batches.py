@@ -67,7 +67,7 @@ def _runs(module: nn.Module, training: bool) -> list[str] | None:
     for x in _trials(module):
         ran: list[str] = []
         try:
-            with running(module, training), followed(module, lambda run, _, ran=ran: ran.append(run.path)):
+            with running(module, training), followed(module, lambda run, ran=ran: ran.append(run.path)):
                 y = module(x)
         except Exception:
             continue

@@ -51,7 +51,7 @@ class _Additions(Observer):
         # For each block, the skip path and the ends of the branches that were added so far.
         self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
-    def on_enter(self, run: Run, inputs: Any) -> None:
+    def on_enter(self, run: Run) -> None:
         """Start a new pass with the network's own run."""
         if run.path == "":
             self.turns.clear()
