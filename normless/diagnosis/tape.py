@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.diagnosis.flow import Call, Seen, Tracer
+from normless.diagnosis.flow import Call, Seen, Tracer, with_rows
 from normless.diagnosis.flow import tensors as tensors
 from normless.diagnosis.ranges import range_of
 from normless.nn.channels import in_pieces
@@ -41,6 +41,8 @@ LOSSES = {
     "multilabel_margin_loss", "multilabel_soft_margin_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
 }  # fmt: skip
 _MULTIPLIES = {"mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply"}
+# Larger attentions are measured on one example.
+_MOST_WEIGHTS = 2**25
 # A row of attention weights counts as certain if its largest weight is above this.
 CERTAIN = 0.99
 # The values at which the slopes of tanh and σ are below 4 and 8 % of their largest.
@@ -255,21 +257,18 @@ def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
 
 def _describe(event: Event, seen: Seen) -> None:
     """Fill in the attributes that only some kinds have."""
-    y, args, kwargs = event.output.detach(), seen.args, seen.kwargs
+    y = event.output.detach()
     if event.kind == "activation" and y.dim() > 1:
         units = y.movedim(1, -1) if y.dim() == 4 else y
         event.off = float((units.flatten(0, -2) <= 0).all(0).double().mean())
         flat = _FLAT.get(event.name.rstrip("_"))
         event.saturated = float(flat(y).double().mean()) if flat else nan
     elif event.name == "lstm":
-        event.saturated = _saturated_gates(args, y)
+        event.saturated = _saturated_gates(seen.args, y)
     elif event.name == "softmax" and y.dim() > 2:
         event.peaked = _peaked(y)
-    elif event.kind == "attention":
-        event.peaked = _peaked(attention_weights(*args, **kwargs))
-    elif event.name == "multi_head_attention_forward":
-        options = {"need_weights": True, "average_attn_weights": False, "training": False}
-        event.peaked = _peaked(F.multi_head_attention_forward(*args, **kwargs | options)[1])  # type: ignore[arg-type]
+    elif event.kind == "attention" or event.name == "multi_head_attention_forward":
+        event.peaked = _peaked(attention_weights(seen))
     elif event.kind == "norm":
         event.normalized = _normalized(event, seen)
     elif event.kind == "dropout":
@@ -289,10 +288,19 @@ def _peaked(weights: Tensor) -> float:
     return float((weights.amax(-1) > CERTAIN).double().mean()) if weights.shape[-1] > 1 else nan
 
 
-def attention_weights(*args: Any, **kwargs: Any) -> Tensor:
-    """Return the weights (…, queries, keys) of torch's attention: its output for unit vectors as values."""
+def attention_weights(seen: Seen) -> Tensor:
+    """Return the weights (…, queries, keys) of a call of torch's attention: its output for unit vectors as values.
+
+    Of large ones only those of the first example are returned.
+    """
+    if seen.call.name == "multi_head_attention_forward":
+        options = {"need_weights": True, "average_attn_weights": False, "training": False}
+        weights: Tensor = F.multi_head_attention_forward(*seen.args, **seen.kwargs | options)[1]  # type: ignore
+        return weights
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given = dict(zip(names, args, strict=False)) | kwargs | {"dropout_p": 0.0}
+    given = dict(zip(names, seen.args, strict=False)) | seen.kwargs | {"dropout_p": 0.0}
+    if given["query"].shape[:-1].numel() * given["key"].shape[-2] > _MOST_WEIGHTS:
+        given = with_rows(given, len(given["query"]), [0])
     key = given["key"]
     given["value"] = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-1], -1)
     return F.scaled_dot_product_attention(**given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from typing import Any
@@ -159,14 +160,10 @@ def _norms(
     if made[call].grad_fn is None:
         return []
     nodes = {made[other].grad_fn for other in calls if other is not call} - {None, made[call].grad_fn}
-    handles = [
-        node.register_prehook(lambda given: tuple(None if g is None else g * 0 for g in given))
-        for node in nodes
-        if node is not None
-    ]
-    try:
+    with ExitStack() as stack:
+        for node in filter(None, nodes):
+            stack.enter_context(
+                node.register_prehook(lambda given: tuple(None if g is None else g * 0 for g in given))
+            )
         gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-    finally:
-        for handle in handles:
-            handle.remove()
     return [0.0 if g is None else float(g.detach().to_dense().double().norm()) for g in gradients]

@@ -10,12 +10,11 @@ from math import isfinite, sqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.diagnosis.flow import Call, Line, Seen, Tracer, with_rows
+from normless.diagnosis.flow import Call, Line, Seen, Tracer
 from normless.diagnosis.tape import KINDS, attention_weights
 from normless.health.limits import CERTAIN
 from normless.health.streams import Divisors, near_epsilon
@@ -37,8 +36,6 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
 _ON_FIRST = {name for name in KINDS if name.startswith("conv")} | {"batch_norm", "group_norm", "instance_norm"}
 _ON_LAST = {"linear", "bilinear", "layer_norm", "rms_norm"}
 _TURNED = {"transpose", "permute", "movedim", "swapaxes", "swapdims", "t", "T", "mT", "einsum", "matmul", "bmm"}
-# Larger attentions are measured on one example.
-_MOST_WEIGHTS = 2**25
 _PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
 
 
@@ -172,7 +169,7 @@ class Meter(Tracer):
                     self._add(call.path, weights)
         elif call.name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
             with suppress(RuntimeError, TypeError, IndexError):
-                self._add(call.path, attention_of(weights_of(call.name, seen.args, seen.kwargs)))
+                self._add(call.path, attention_of(attention_weights(seen)))
 
     def _divide(self, seen: Seen) -> None:
         """Count the variances of a norm's input that are comparable with ε."""
@@ -236,20 +233,6 @@ class Meter(Tracer):
     def before_output(self) -> list[Units]:
         """Return the activations that a later weight layer reads, not those of the network's output."""
         return [units for units in self.units.values() if units.order < self.last_weight and isfinite(units.squares)]
-
-
-def weights_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return the weights (B, heads, queries, keys) of a call of torch's attention, of the first example if large."""
-    if name == "multi_head_attention_forward":
-        options = {"need_weights": True, "average_attn_weights": False, "training": False}
-        weights: Tensor = F.multi_head_attention_forward(*args, **kwargs | options)[1]  # type: ignore[assignment]
-        return weights
-    query, key = (args[i] if len(args) > i else kwargs[part] for i, part in enumerate(("query", "key")))
-    if query.shape[:-1].numel() * key.shape[-2] > _MOST_WEIGHTS:
-        size = len(query)
-        args = tuple(with_rows(args, size, [0]))
-        kwargs = with_rows(kwargs, size, [0])
-    return attention_weights(*args, **kwargs)
 
 
 def attention_of(weights: Tensor) -> Attention:

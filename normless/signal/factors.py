@@ -190,8 +190,8 @@ class _Walk:
         def sources(at: int) -> tuple[int, ...]:
             return () if self.closed[at] or self.steps[at].kind in _BEGIN else _sources(self.steps[at])
 
-        reached = reachable([index], sources)
-        own = {at: self.steps[at] for at in sorted(reached) if not self.closed[at]}
+        reached = sorted(reachable([index], sources))
+        own = {at: self.steps[at] for at in reached if not self.closed[at]}
         writers = [
             at for at, step in own.items() if step.kind in _BEGIN or (step.kind == "add" and self._is_open(step))
         ]
