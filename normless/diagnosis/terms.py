@@ -160,10 +160,12 @@ def _norms(
     if made[call].grad_fn is None:
         return []
     nodes = {made[other].grad_fn for other in calls if other is not call} - {None, made[call].grad_fn}
+
+    def without(given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return tuple(None if gradient is None else gradient * 0 for gradient in given)
+
     with ExitStack() as stack:
         for node in filter(None, nodes):
-            stack.enter_context(
-                node.register_prehook(lambda given: tuple(None if g is None else g * 0 for g in given))
-            )
+            stack.enter_context(node.register_prehook(without))
         gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
     return [0.0 if g is None else float(g.detach().to_dense().double().norm()) for g in gradients]

@@ -48,8 +48,8 @@ def window_size(pool: nn.Module) -> int:
 def computed_kind(operations: Sequence[Operation]) -> Kind | None:
     """Return the kind of a module that runs exactly these operations: a norm, an activation, a layer scale or None.
 
-    For norms see `normalizes`. An activation is elementwise and nonlinear, possibly with learned slopes. A layer scale
-    multiplies by a parameter and may add another.
+    `normalizes` defines a norm. An activation is elementwise and nonlinear, possibly with learned slopes. A layer
+    scale multiplies by a parameter and may add another.
     """
     names = {operation.name for operation in operations}
     learned = [operation for operation in operations if operation.parameters]
