@@ -21,7 +21,6 @@ from normless._internal.html import html_table
 from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.calibration import Calibration, Call, TrainedReport
-from normless.edits.liveness import check_life
 from normless.edits.remarks import lost_function, remarks, trained_function
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
@@ -155,8 +154,7 @@ def convert_on(
         if inputs or kwargs:
             if chosen.edits:
                 surgery.inputs, surgery.kwargs = checked or (inputs, kwargs)
-                verify(surgery, allow_partial)
-                check_life(surgery, None if in_place else model)
+                verify(surgery, None if in_place else model, allow_partial)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
     said = (*remarks(surgery), *lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known))

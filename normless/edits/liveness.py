@@ -1,4 +1,4 @@
-"""Check by backward passes that outputs and gradients of a converted network are finite and parameters trainable."""
+"""Check that outputs and gradients of a converted network are finite and its parameters trainable."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from normless._internal.arguments import applied
 from normless._internal.state import running
 from normless._internal.warn import warn
+from normless.edits.passes import Pass, passed
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
@@ -26,65 +27,55 @@ _GROWN, _SHRUNK = 1e12, 1e-25
 _ROUNDING = 1e-7
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """A forward and backward pass: whether outputs are finite, and the largest |gradient| of each parameter."""
-
-    finite: bool
-    gradients: dict[str, float]
-
-    def alive(self, name: str) -> bool:
-        """Whether a parameter has a nonzero gradient."""
-        return self.gradients.get(name, 0.0) != 0
-
-    @property
-    def shrinks(self) -> bool:
-        """Whether gradients fall over depth so far that they may underflow."""
-        return any(0 < gradient < _SHRUNK for gradient in self.gradients.values())
-
-
-def check_life(surgery: Surgery, original: nn.Module | None) -> None:
-    """Check by passes on the example inputs that outputs and gradients are finite, and that parameters can train.
+def check_life(surgery: Surgery, evaluation: Pass, original: nn.Module | None) -> None:
+    """Check by passes in evaluation that parameters can train.
 
     A parameter that starts at zero with a nonzero gradient counts as trained, and so is set to other values before
     the parameters that depend on it are checked.
 
     Args:
         surgery: the network after the edits.
-        original: the network before the edits. Without it, parameters are only refused if zeros of the edits keep
-            each other at zero.
+        evaluation: its pass in evaluation.
+        original: as in `verify`.
 
     Raises:
-        UnsupportedEditError: outputs or gradients are no longer finite, or parameters have lost their gradients for
-            good; the message names the module.
+        UnsupportedEditError: parameters have lost their gradients for good, or a multiplier that starts at 0 follows
+            a branch that is 0 anyway; the message names the module.
     """
-    if surgery.is_meta:
+    if evaluation.gradients is None:
         return
-    network = f"converted {type(surgery.model).__name__}"
-    for training in (True, False):
-        passed = _passed(surgery, surgery.model, training)
-        if passed is not None and not _is_finite(surgery, passed, original, network, training):
-            return
-    if passed is None:
-        return
-    with _openable(surgery, original) as closed:
+    seen = evaluation
+    with _openable(surgery, original) as closed, _empty_branches(surgery) as empty:
         # A parameter with a gradient will not stay zero, and then passes gradients on.
-        while opened := [name for name in closed if passed.alive(name)]:
+        while opened := [name for name in closed if seen.alive(name)]:
             for name in opened:
                 closed.pop(name).open()
-            passed = _passed(surgery, surgery.model, training=False) or passed
+            seen = _again(surgery, seen)
         held = [*closed]
         for name in held:
             closed[name].open()
-        passed = (_passed(surgery, surgery.model, training=False) if held else None) or passed
-        saddles = [name for name in held if passed.alive(name)]
+        seen = _again(surgery, seen) if held else seen
+        saddles = [name for name in held if seen.alive(name)]
+        kind = type(surgery.model).__name__
         if saddles:
             raise UnsupportedEditError(
-                f"In the {network} {', '.join(saddles[:3])} would start at zero and never get a gradient, since "
-                "another zero follows on the same branch, or a function that is flat at zero, such as a ReLU; "
+                f"In the converted {kind} {', '.join(saddles[:3])} would start at zero and never get a gradient, "
+                "since another zero follows on the same branch, or a function that is flat at zero, such as a ReLU; "
                 "skipinit opens such branches by a multiplier in their sum."
             )
-        _check_dead(surgery, passed, original, network)
+        if empty:
+            raise UnsupportedEditError(
+                f"A multiplier that starts at 0 is not possible at {empty[0]} of this {kind}: its "
+                "branch returns 0 on the example inputs anyway, so neither would ever get a gradient. Let the "
+                "multiplier start at 1, as skipinit(alpha=1) does."
+            )
+        _check_dead(surgery, seen, original, f"converted {kind}")
+
+
+def _again(surgery: Surgery, before: Pass) -> Pass:
+    """Run another pass in evaluation; return the one before if it has no gradients."""
+    seen = passed(surgery, surgery.model, training=False)
+    return before if seen.gradients is None else seen
 
 
 @dataclass
@@ -124,52 +115,46 @@ def _openable(surgery: Surgery, original: nn.Module | None) -> Iterator[dict[str
             parameter.data.zero_()
 
 
-def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
-    """Run a pass with a fixed random weighting of all outputs as the loss; return None if it gives no gradients."""
-    names, parameters = [], []
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            names.append(name)
-            parameters.append(parameter)
-    try:
-        with running(model, training), torch.enable_grad():
-            returned = tensors_in(applied(model, *surgery.inputs, **surgery.kwargs))
-            outputs = [output for output in returned if output.requires_grad]
-            if not outputs or not parameters:
-                return None
-            generator = torch.Generator().manual_seed(1)
-            reals = [torch.view_as_real(output) if output.is_complex() else output for output in outputs]
-            terms = [real * torch.randn(real.shape, generator=generator).to(real) for real in reals]
-            loss = torch.stack([term.double().sum() for term in terms]).sum()
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    except (RuntimeError, ValueError):
-        # It does not run in this mode, as `verify` has reported, or its backward pass is not implemented.
-        return None
-    sizes = {
-        name: 0.0 if gradient is None else float(gradient.detach().abs().max()) if gradient.numel() else 0.0
-        for name, gradient in zip(names, gradients, strict=True)
-    }
-    return _Pass(all(bool(torch.isfinite(output).all()) for output in outputs), sizes)
+@contextmanager
+def _empty_branches(surgery: Surgery) -> Iterator[list[str]]:
+    """List the multipliers that start at 0 after a branch that was 0 in the latest pass, when they were open."""
+    empty: dict[str, bool] = {}
+    found: list[str] = []
+
+    def note(path: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
+        empty[path] = bool(source.any()) and not bool(branch.any())
+        found[:] = [path for path, is_empty in empty.items() if is_empty]
+
+    modules = [named for named in surgery.model.named_modules() if isinstance(named[1], (ScalarAffine, ResidualSum))]
+    multipliers = ((path, module.multiplier) for path, module in modules)
+    closed = [path for path, value in multipliers if isinstance(value, Tensor) and not value.any()]
+    with surgery.hooked(closed, note):
+        yield found
 
 
-def _is_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str, training: bool) -> bool:
-    """Whether outputs and gradients are finite; raise an error, or warn of growth, if only the original's are."""
-    broken = [name for name, gradient in passed.gradients.items() if not isfinite(gradient)]
-    if passed.finite and not broken:
+def check_finite(surgery: Surgery, seen: Pass, original: nn.Module | None) -> bool:
+    """Whether outputs and gradients of a pass are finite; warn of growth, or if the original's are not either.
+
+    Raises:
+        UnsupportedEditError: they are no longer finite.
+    """
+    gradients = seen.gradients or {}
+    broken = [name for name, gradient in gradients.items() if not isfinite(gradient)]
+    if seen.finite and not broken:
         return True
-    before = None if original is None else _passed(surgery, original, training)
+    before = None if original is None else passed(surgery, original, seen.training)
     if before is not None and not before.finite:
         return False
-    mode = "training" if training else "evaluation"
-    path, size = _first_not_finite(surgery, training) if not passed.finite else (broken[-1].rpartition(".")[0], 0.0)
-    what = "The outputs" if not passed.finite else "Gradients"
-    sentence = f"{what} of the {network} are not finite in {mode} mode on the example inputs, first at {path}"
-    grown = max(size, *(gradient for gradient in passed.gradients.values() if isfinite(gradient)), 0.0)
+    path, size = (broken[-1].rpartition(".")[0], 0.0) if seen.finite else _first_not_finite(surgery, seen.training)
+    what, network = "Gradients" if seen.finite else "The outputs", f"converted {type(surgery.model).__name__}"
+    sentence = f"{what} of the {network} are not finite in {seen.mode} mode on the example inputs, first at {path}"
+    grown = max(size, *(gradient for gradient in gradients.values() if isfinite(gradient)), 0.0)
     if grown > _GROWN:
         advice = "they grow with every block; skipinit and fixup start each branch at zero"
         warn(f"{sentence}: {advice}.", UnstableConversionWarning)
         return False
-    if before is not None and any(not isfinite(before.gradients.get(name, 0.0)) for name in broken):
+    if before is not None and any(not isfinite((before.gradients or {}).get(name, 0.0)) for name in broken):
         return False
     raise UnsupportedEditError(f"{sentence}, and those of the network as it was are finite.")
 
@@ -195,14 +180,14 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
     return (found or [""])[0] or "its own forward", largest
 
 
-def _check_dead(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str) -> None:
+def _check_dead(surgery: Surgery, seen: Pass, original: nn.Module | None, network: str) -> None:
     """Refuse parameters without a gradient that had a gradient in the original."""
-    dead = [name for name in passed.gradients if not passed.alive(name)]
+    dead = [name for name in seen.gradients or {} if not seen.alive(name)]
     selects = any(operation.name in SELECT_BY_VALUE for operation in surgery.map.flow.operations)
-    if not dead or original is None or selects or passed.shrinks:
+    if not dead or original is None or selects or _shrinks(seen):
         return
-    before = _passed(surgery, original, training=False)
-    if before is None or before.shrinks:
+    before = passed(surgery, original, training=False)
+    if before.gradients is None or _shrinks(before):
         return
     least = _ROUNDING * max(before.gradients.values(), default=0.0)
     lost = [name for name in dead if before.gradients.get(name, 0.0) > least]
@@ -212,3 +197,8 @@ def _check_dead(surgery: Surgery, passed: _Pass, original: nn.Module | None, net
             f"In the {network} {lost[0]}{more} no longer have any gradient on the example inputs, as they had in the "
             "network as it was."
         )
+
+
+def _shrinks(seen: Pass) -> bool:
+    """Whether gradients fall over depth so far that they may underflow."""
+    return any(0 < gradient < _SHRUNK for gradient in (seen.gradients or {}).values())

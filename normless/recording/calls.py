@@ -75,6 +75,7 @@ class Recorder(Observer):
         self.call: Call | None = None
         self.calls: list[Call] = []
         self.runs: dict[str, list[Run]] = defaultdict(list)
+        self._seen: dict[tuple[int, ...], dict[int, Place | None]] = {}
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
@@ -110,7 +111,7 @@ class Recorder(Observer):
 
     def on_leave(self, run: Run, output: Any) -> None:
         """Find the places of the calls of a run."""
-        _settle(run.calls)
+        _settle(run.calls, self._seen)
 
     def _append(self, name: str, is_method: bool = False, **properties: Any) -> Call:
         run = self.stack[-1]
@@ -130,24 +131,42 @@ def _bare(value: Any) -> Any:
     return {key: _bare(part) for key, part in value.items()} if type(value) is dict else value
 
 
-def _settle(calls: list[Call]) -> None:
-    """Set the places of the calls in one run, as seen from methods that one call runs, and their turns."""
+def _settle(calls: list[Call], known: dict[tuple[int, ...], dict[int, Place | None]]) -> None:
+    """Set the places of the calls in one run, as seen from methods that one call runs, and their turns.
+
+    Runs with the same places, which are known by their ids, see them from the same methods.
+    """
+    places = {id(call.place): call.place for call in calls if call.place is not None}
+    key = tuple(places)
+    if key not in known:
+        known[key] = _seen([*places.values()])
+    seen = known[key]
+    turns: dict[tuple[int, str], list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.place is not None:
+            place = seen[id(call.place)]
+            if place is None:
+                name = call.place.routine.name
+                call.obstacle = f"its {name} does it, which no method of its class calls exactly once"
+            else:
+                call.place, call.obstacle = place, ""
+            call.turns = turns[id(call.place), call.name]
+        call.turns.append(call)
+
+
+def _seen(places: list[Place]) -> dict[int, Place | None]:
+    """Return each place, by its id, as seen from a method that one call runs; None if there is no such method."""
     callers: dict[Routine, set[Place | None]] = defaultdict(set)
-    for place in {call.place for call in calls if call.place is not None}:
+    for place in places:
         for step in place.chain():
             callers[step.routine].add(step.caller)
 
     def is_start(place: Place) -> bool:
         return place.routine.is_final and len(callers[place.routine]) == 1
 
-    turns: dict[tuple[Place, str], list[Call]] = defaultdict(list)
-    for call in calls:
-        if call.place is not None:
-            seen = call.place.seen_from(is_start)
-            obstacle = f"its {call.place.routine.name} does it, which no method of its class calls exactly once"
-            call.place, call.obstacle = seen or call.place, "" if seen else obstacle
-            call.turns = turns[call.place, call.name]
-        call.turns.append(call)
+    equal: dict[Place | None, Place | None] = {}
+    seen = ((id(place), place.seen_from(is_start)) for place in places)
+    return {key: equal.setdefault(place, place) for key, place in seen}
 
 
 def _agree(path: str, runs: list[Run]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Mapping
 from traceback import walk_tb
 from types import FrameType
 
@@ -37,9 +38,9 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
     )
 
 
-def hidden_submodule(model: nn.Module) -> str:
+def hidden_submodule(modules: Mapping[str, nn.Module]) -> str:
     """Describe a submodule with the name of a method of its parent's class, which attribute access returns, or ""."""
-    for path, module in model.named_modules():
+    for path, module in modules.items():
         for name in module._modules:
             if callable(getattr(type(module), name, None)):
                 where = f"{path}.{name}" if path else name

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from threading import get_ident
 from typing import Any
 
@@ -52,16 +53,19 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
     """
     running: list[Run] = []
     counts: Counter[str] = Counter()
+    order = count()
     thread = get_ident()
 
     def before(path: str, module: nn.Module, inputs: Any) -> None:
+        nonlocal order
         # torch.cond compiles its branches with these hooks.
         if torch.compiler.is_dynamo_compiling() or get_ident() != thread:
             return
         if path == "":
             running.clear()
             counts.clear()
-        run = Run(path, module, inputs, counts[path], counts.total())
+            order = count()
+        run = Run(path, module, inputs, counts[path], next(order))
         counts[path] += 1
         if enter is not None:
             enter(run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -39,22 +38,11 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         InputsError: a layer does not take its input.
         UnresolvedStructureError: the forward pass fails, or a part of the network is TorchScript or has no sizes yet.
     """
-    parts = model.named_modules()
-    scripted = next((path for path, module in parts if isinstance(module, torch.jit.ScriptModule)), None)
-    if scripted is not None:
-        raise UnresolvedStructureError(
-            f"{scripted or 'This network'} is TorchScript, whose forward code cannot be followed and which no edit "
-            "can change. Map the module from which it was scripted."
-        )
-    if hidden := hidden_submodule(model):
-        raise UnresolvedStructureError(f"{hidden}, so that code gets the method. Rename the submodule.")
-    tensors = chain(model.named_parameters(), model.named_buffers())
-    lazy = next((name for name, tensor in tensors if is_lazy(tensor)), None)
-    if lazy is not None:
-        raise UnresolvedStructureError(
-            f"{lazy} has no sizes yet: a lazy layer gets them in its first pass. Run the network once, then map it."
-        )
-    places = _Places(model)
+    modules = dict(model.named_modules())
+    tensors = {name: ("buffer", tensor) for name, tensor in model.named_buffers()}
+    tensors |= {name: ("parameter", tensor) for name, tensor in model.named_parameters()}
+    _refuse_unreadable(modules, tensors)
+    places = _Places(tensors)
     tape = places.tape
     try:
         with collection_paused(), untouched(model, inputs, kwargs), quiet(), below_autograd():
@@ -76,12 +64,29 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     return tape
 
 
+def _refuse_unreadable(modules: Mapping[str, nn.Module], tensors: Mapping[str, tuple[str, Tensor]]) -> None:
+    """Raise an UnresolvedStructureError for a network with parts that cannot be followed or have no sizes yet."""
+    scripted = next((path for path, module in modules.items() if isinstance(module, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        raise UnresolvedStructureError(
+            f"{scripted or 'This network'} is TorchScript, whose forward code cannot be followed and which no edit "
+            "can change. Map the module from which it was scripted."
+        )
+    if hidden := hidden_submodule(modules):
+        raise UnresolvedStructureError(f"{hidden}, so that code gets the method. Rename the submodule.")
+    lazy = next((name for name, (_, tensor) in tensors.items() if is_lazy(tensor)), None)
+    if lazy is not None:
+        raise UnresolvedStructureError(
+            f"{lazy} has no sizes yet: a lazy layer gets them in its first pass. Run the network once, then map it."
+        )
+
+
 class _Places(Recorder):
     """Note the call in forward code that makes the operations on a tape; keep torch off its fused paths."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, tensors: Mapping[str, tuple[str, Tensor]]) -> None:
         super().__init__()
-        self.tape = Tape(model, self)
+        self.tape = Tape(tensors, self)
 
     def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function == Tensor.data.__set__ and self.stack:  # type: ignore[attr-defined]

@@ -79,24 +79,45 @@ def running_place(kind: type, frame: FrameType | None, is_method: bool = False) 
         frame: the frame at which to start.
         is_method: whether the expression calls a method of a tensor.
     """
-    steps: list[tuple[Routine, Any]] = []
+    # Equal expressions have the same place, which is found once.
+    known: list[Any] = [kind, is_method]
+    steps: list[tuple[Routine, CodeType, int]] = []
+    methods = _methods(kind)
     while frame is not None:
-        routine = _methods(kind).get(frame.f_code)
+        code = frame.f_code
+        routine = methods.get(code)
         if routine is None and _is_between(frame.f_globals.get("__name__", "")):
             if steps:
                 break
         else:
-            routine = routine or Routine(frame.f_code.co_name, frame.f_code)
-            position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+            routine = routine or Routine(code.co_name, code)
+            instruction = frame.f_lasti
             # A nested function is part of the method's source.
             while frame is not None and frame.f_code is not routine.code:
                 frame = frame.f_back
-            if frame is None or None in position:
+            if frame is None:
                 break
-            steps.append((routine, position))
+            steps.append((routine, code, instruction))
+            known += (id(code), instruction)
         frame = frame.f_back
+    key = tuple(known)
+    if key not in _PLACES:
+        _PLACES[key] = _place_of(steps, is_method), steps
+    return _PLACES[key][0]
+
+
+# By class and instructions; the code is kept, since another could get its id.
+_PLACES: dict[tuple[Any, ...], tuple[Place | None, Any]] = {}
+
+
+def _place_of(steps: list[tuple[Routine, CodeType, int]], is_method: bool) -> Place | None:
+    """Return the place of the innermost of several expressions, each of which the next calls."""
+    positions: list[Any] = [
+        next(islice(code.co_positions(), instruction // 2, None)) for _, code, instruction in steps
+    ]
+    count = next((at for at, position in enumerate(positions) if None in position), len(steps))
     place: Place | None = None
-    for routine, position in reversed(steps):
+    for (routine, _, _), position in reversed([*zip(steps, positions, strict=True)][:count]):
         place = Place(routine, position, place)
     return place and replace(place, is_method=is_method)
 

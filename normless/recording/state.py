@@ -21,6 +21,7 @@ from normless._internal.state import preserve_random_state
 # Objects of these packages are caches, locks, loggers and the like; forward code keeps no activations there.
 _FOREIGN = {*sys.stdlib_module_names, "torch", "numpy"} - {"__main__"}
 _ATOMS = {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type, type(sys)}
+_CONTAINERS = {dict, OrderedDict, list, set, deque, bytearray}
 # A larger array is data, of which no copy is made.
 LARGEST_ARRAY = 2**24
 
@@ -60,18 +61,29 @@ def below_autograd() -> Iterator[None]:
 def _restoring(pending: list[Any]) -> list[Restore]:
     """Return what restores the objects that can be reached."""
     seen: dict[int, Any] = {}
-    restoring = []
+    empty: list[Any] = []
+    restoring: list[Restore] = [partial(_clear, empty)]
     while pending:
         value = pending.pop()
         if id(value) in seen:
             continue
         seen[id(value)] = value
         kind: type = type(value)
+        if kind in _CONTAINERS and not value:
+            empty.append(value)
+            continue
         parts, restore = _visit_of(kind)(value)
         pending.extend([part for part in parts if type(part) not in _ATOMS])
         if restore is not None:
             restoring.append(restore)
     return restoring
+
+
+def _clear(containers: list[Any]) -> None:
+    """Empty containers that were empty."""
+    for container in containers:
+        if container:
+            container.clear()
 
 
 @cache
@@ -81,8 +93,6 @@ def _visit_of(kind: type) -> Visit:
 
 
 def _visit_dict(value: dict[Any, Any], base: Any = dict) -> tuple[Iterable[Any], Restore]:
-    if not base.__len__(value):
-        return (), partial(base.clear, value)
     content = dict(base.items(value))
 
     def restore() -> None:

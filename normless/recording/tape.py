@@ -16,7 +16,7 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normless.recording.calls import Call, Recorder
@@ -91,7 +91,7 @@ class Tape(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+    def __init__(self, tensors: Mapping[str, tuple[str, Tensor]], recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.nodes: list[Node] = []
@@ -101,8 +101,7 @@ class Tape(TorchDispatchMode):
         self.only_reads = False
         self._around: tuple[tuple[str, ...], tuple[int, ...]] = ("",), (0,)
         self._latest: Any = None
-        self._names = {id(tensor): ("buffer", name) for name, tensor in model.named_buffers()}
-        self._names |= {id(tensor): ("parameter", name) for name, tensor in model.named_parameters()}
+        self._names = {id(tensor): (kind, name) for name, (kind, tensor) in tensors.items()}
         # By the id of a living tensor: its node, or how to make it; a reference and the storage.
         self._known: dict[int, Node | Callable[[], Node]] = {}
         self._alive: dict[int, tuple[Any, int]] = {}

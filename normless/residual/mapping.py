@@ -16,7 +16,7 @@ from normless._internal.arguments import (
     require_network,
 )
 from normless._internal.copying import require_whole
-from normless._internal.state import in_mode
+from normless._internal.state import collection_paused, in_mode
 from normless.errors import UnresolvedStructureError
 from normless.residual.blocks import ResidualBlock, Unresolved
 from normless.residual.classify import NORMS, kind_of
@@ -52,7 +52,8 @@ def residual_map(
     if not (inputs or kwargs):
         raise inputs_missing(model, "residual_map")
     require_whole(model, UnresolvedStructureError)
-    mapped = map_of_both_modes(model, inputs, kwargs)
+    with collection_paused():
+        mapped = map_of_both_modes(model, inputs, kwargs)
     if strict and mapped.unresolved:
         listed = "; ".join(map(str, mapped.unresolved))
         raise UnresolvedStructureError(

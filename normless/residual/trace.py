@@ -50,6 +50,8 @@ class _Tracer:
         self.layers = layers
         self.flow = layers.flow
         self.finder = SumFinder(layers)
+        modules = model.named_modules(remove_duplicate=False)
+        self._sum_modules = {path for path, module in modules if isinstance(module, ResidualSum)}
 
     def map(self) -> ResidualMap:
         between = self.flow.between
@@ -233,7 +235,7 @@ class _Tracer:
 
     def _sum_module(self, index: int) -> str | None:
         path = self.flow[index].module
-        return path if isinstance(self.model.get_submodule(path), ResidualSum) else None
+        return path if path in self._sum_modules else None
 
     def _layers_on(self, path: list[int]) -> tuple[Layer, ...]:
         return tuple(run.layer for run in self.layers.along(path))
@@ -257,7 +259,7 @@ class _Tracer:
         around = self.flow[block.sum.at].modules
         own = (index for index in block.branch if self._sum_module(index) is None)
         branch = {path for index in own for path in self.flow[index].modules}
-        innermost = [path for path in reversed(around) if not isinstance(self.model.get_submodule(path), ResidualSum)]
+        innermost = [path for path in reversed(around) if path not in self._sum_modules]
         return next((path for path in innermost if path in branch), around[0])
 
 
