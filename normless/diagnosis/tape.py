@@ -139,16 +139,16 @@ class Tape(Tracer):
 
     def on_call(self, seen: Seen) -> None:
         """Record a layer, an activation or an attention."""
-        call, args, kwargs = seen.call, seen.args, seen.kwargs
+        call = seen.call
         if not seen.in_loss:
             # Tensors of unusual types lack functions; their ranges are unknown.
             with suppress(Exception):
-                call.range = range_of(call, args, kwargs, seen.made)
+                call.range = range_of(seen)
         if call.name in LOSSES:
-            bound = signature(getattr(F, call.name)).bind(*args, **kwargs)
+            bound = signature(getattr(F, call.name)).bind(*seen.args, **seen.kwargs)
             bound.apply_defaults()
             self.losses.append(LossCall(call, bound.arguments))
-        elif seen.in_loss and call.name in _MULTIPLIES and (mask := _mask(args)) is not None:
+        elif seen.in_loss and call.name in _MULTIPLIES and (mask := _mask(seen.args)) is not None:
             self.losses.append(LossCall(call, {"mask": mask}))
         self.joins += call.name in ("cat", "concat", "concatenate") and not seen.in_loss
         if call.name in KINDS and not seen.in_loss:

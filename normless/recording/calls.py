@@ -115,7 +115,7 @@ class Recorder(Observer):
 
     def _append(self, name: str, is_method: bool = False, **properties: Any) -> Call:
         run = self.stack[-1]
-        place = running_place(type(run.module), sys._getframe(1), is_method)
+        place = running_place(type(run.module), sys._getframe(2), is_method)
         call = Call(name, run.path, run.number, run.around, place, **properties)
         run.calls.append(call)
         self.calls.append(call)

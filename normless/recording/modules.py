@@ -101,7 +101,7 @@ class Observer(TorchFunctionMode):
         self.stack: list[Run] = []
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", str(func))
+        name = getattr(func, "__name__", "") or str(func)
         if name == "__get__":
             # Reading an attribute of a tensor is a call of its descriptor.
             name = getattr(getattr(func, "__self__", None), "__name__", name)

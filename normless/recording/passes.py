@@ -88,17 +88,14 @@ class _Places(Recorder):
         super().__init__()
         self.tape = Tape(tensors, self)
 
-    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if function == Tensor.data.__set__ and self.stack:  # type: ignore[attr-defined]
-            return self.tape.replace_data(*args)
-        return super().on_function(name, function, args, kwargs)
-
     def made(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if call.name == "item" and args[0].is_floating_point():
             return self._read(*args)
         if call.name in _READS and self.tape.node_of(args[0]).active:
             self.tape.follows_values = True
-        return super().made(call, args, kwargs)
+        if call.name == "set" and call.function == Tensor.data.__set__:  # type: ignore[attr-defined]
+            return self.tape.replace_data(*args)
+        return call.function(*args, **kwargs)
 
     def _read(self, tensor: Tensor) -> Any:
         """Return the number in a tensor; if it depends on the inputs, it notes when it decides something."""
