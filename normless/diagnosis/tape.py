@@ -294,8 +294,8 @@ def attention_weights(seen: Seen) -> Tensor:
     Of large ones only those of the first example are returned.
     """
     if seen.call.name == "multi_head_attention_forward":
-        options = {"need_weights": True, "average_attn_weights": False, "training": False}
-        weights: Tensor = F.multi_head_attention_forward(*seen.args, **seen.kwargs | options)[1]  # type: ignore
+        options = seen.kwargs | {"need_weights": True, "average_attn_weights": False, "training": False}
+        weights: Tensor = F.multi_head_attention_forward(*seen.args, **options)[1]  # type: ignore[assignment]
         return weights
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = dict(zip(names, seen.args, strict=False)) | seen.kwargs | {"dropout_p": 0.0}

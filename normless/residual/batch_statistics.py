@@ -101,15 +101,13 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
         dtype=reference.dtype,
     )
     given = {"weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
+    given["num_batches_tracked"] = getattr(source, "num_batches_tracked", None)
     with torch.no_grad():
         for name, value in given.items():
             if isinstance(value, Tensor) and getattr(made, name) is not None:
                 getattr(made, name).copy_(value)
                 if isinstance(value, nn.Parameter):
                     getattr(made, name).requires_grad_(value.requires_grad)
-        count = getattr(source, "num_batches_tracked", None)
-        if isinstance(count, Tensor) and made.num_batches_tracked is not None:
-            made.num_batches_tracked.copy_(count)
     made.train(norm.training)
     if type(norm) not in (*BATCH_NORMS, nn.SyncBatchNorm) and mean is not None and not reference.is_meta:
         parts = inside(norm, shape)

@@ -239,7 +239,8 @@ def _attach_to_parameters(setting: Setting, watchers: Sequence[Watcher], stack: 
 
     for name, parameter in setting.model.named_parameters():
         if parameter.requires_grad and interested:
-            stack.enter_context(parameter.register_post_accumulate_grad_hook(partial(hook, name)))  # type: ignore
+            handle = parameter.register_post_accumulate_grad_hook(partial(hook, name))  # type: ignore[no-untyped-call]
+            stack.callback(handle.remove)
 
 
 def _on_output(watchers: Sequence[Watcher], _module: nn.Module, _inputs: Any, output: Any) -> None:
