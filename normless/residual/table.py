@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
 from normless._internal.html import html_table
 from normless.residual.blocks import Layer, ResidualBlock, Role
-from normless.residual.network import ResidualMap
 
 SHOWN_AT_EACH_END = 20
 WIDTH = 200
@@ -21,7 +21,43 @@ GLUE = "\ue000"
 ARROW = f"{GLUE}→ "
 
 
-def format_map(residual_map: ResidualMap) -> str:
+class Shown(Protocol):
+    """The attributes of a residual map that a table shows."""
+
+    @property
+    def blocks(self) -> tuple[ResidualBlock, ...]:
+        """The outermost blocks."""
+
+    @property
+    def depth(self) -> int:
+        """The number of these blocks."""
+
+    @property
+    def stem_layers(self) -> tuple[Layer, ...]:
+        """Layers before the first block."""
+
+    @property
+    def trunk_layers(self) -> tuple[Layer, ...]:
+        """Layers between blocks."""
+
+    @property
+    def head_layers(self) -> tuple[Layer, ...]:
+        """Layers after the last block."""
+
+    @property
+    def norms(self) -> dict[str, Role]:
+        """Roles of the norms by their paths."""
+
+    @property
+    def directions(self) -> dict[str, str]:
+        """The reason for each norm outside the trunk, by path."""
+
+    @property
+    def unresolved(self) -> tuple[object, ...]:
+        """The parts that could not be placed."""
+
+
+def format_map(residual_map: Shown) -> str:
     """Format the number of blocks, their table and the unresolved parts."""
     parts = [f"{residual_map.depth} residual blocks", format_blocks(residual_map)]
     if residual_map.directions:
@@ -31,7 +67,7 @@ def format_map(residual_map: ResidualMap) -> str:
     return "\n".join(parts)
 
 
-def format_blocks(residual_map: ResidualMap, width: int = WIDTH) -> str:
+def format_blocks(residual_map: Shown, width: int = WIDTH) -> str:
     """Format a table with one row per block between those of the stem and the head.
 
     The middle of a very deep network is omitted. Blocks inside a branch follow the block around them, indented. Each
@@ -50,14 +86,14 @@ def format_blocks(residual_map: ResidualMap, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in capture.get().replace(GLUE, " ").splitlines())
 
 
-def html_of_map(residual_map: ResidualMap) -> str:
+def html_of_map(residual_map: Shown) -> str:
     """Return the blocks and the unresolved parts for a notebook."""
     rows = [[cell.replace(GLUE, " ") for cell in row] for row in _shown_rows(residual_map)]
     count, parts = f"{residual_map.depth} residual blocks", len(residual_map.unresolved)
     return html_table(f"{count}, {parts} parts unresolved" if parts else count, TITLES, rows)
 
 
-def _shown_rows(residual_map: ResidualMap) -> list[tuple[str, ...]]:
+def _shown_rows(residual_map: Shown) -> list[tuple[str, ...]]:
     """Return the rows of the blocks, without the middle of a very deep network, and of the stem and the head."""
     rows: list[tuple[str, ...]] = []
     roles = residual_map.norms
