@@ -19,7 +19,7 @@ help:
 	@echo "make test       the tests"
 	@echo "make test-slow  the tests that take long: larger networks, whole runs and sweeps, further cases"
 	@echo "make test-gpu   the tests on a CUDA card; they take some minutes"
-	@echo "make fuzz       10,000 wrong command lines, files, texts and tensors: none may end in a traceback"
+	@echo "make fuzz       10,000 wrong command lines, files and texts: none may end in a traceback"
 	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
 	@echo "make power      mutants and reverted fixes, and which tests notice them; resumes; takes hours"
 	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"

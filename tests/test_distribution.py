@@ -14,9 +14,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hatchling.metadata.core import ProjectMetadata
-from hatchling.plugin.manager import PluginManager
-from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,17 +63,3 @@ def test_the_conda_recipe_has_the_requirements_of_the_package() -> None:
     ours = {re.sub(r"\[.*\]", "", one).replace("torch>", "pytorch>") for one in project["dependencies"]}
     theirs = {one.replace(" ", "") for one in recipe["requirements"]["run"]}
     assert theirs == ours | {"python" + project["requires-python"], "typeshed_client"}
-
-
-def test_the_page_of_an_index_shows_no_broken_images_and_links() -> None:
-    core = ProjectMetadata(str(ROOT), PluginManager()).core
-    ours = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert core.readme_content_type == "text/markdown"
-    tokens = MarkdownIt("commonmark").enable("table").parse(core.readme)
-    inline = [child for token in tokens for child in token.children or ()]
-    assert not [token for token in (*tokens, *inline) if token.type in ("image", "html_block", "html_inline")]
-    assert all(str(token.attrs["href"]).startswith("https://") for token in inline if token.type == "link_open")
-    # Code and headings are those of the README.
-    for line in re.findall(r"^(?:#|\$|>>>|import|net).*", ours, re.MULTILINE):
-        assert line in core.readme
-    assert len(core.readme.splitlines()) > len(ours.splitlines()) - 10

@@ -11,17 +11,14 @@ from importlib.metadata import Distribution, distributions, packages_distributio
 from pathlib import Path
 
 import networkx
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import normless
 import normless_lab
 import normless_papers
-from normless.extras import named_missing
 
 HOMES = [Path(package.__file__).parent for package in (normless, normless_lab, normless_papers)]
-PACKAGES = tuple(home.name for home in HOMES)
 FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
@@ -121,27 +118,6 @@ def test_nothing_imports_upward() -> None:
         if layer_of(name) != layer_of(target) and RANK[layer_of(target)] >= RANK[layer_of(name)]
     ]
     assert upward == []
-
-
-def test_no_package_imports_what_the_distribution_lacks() -> None:
-    named = {target.partition(".")[0] for targets in NAMED.values() for target in targets}
-    assert not named & {"benchmarks", "tests", "examples"}
-
-
-def test_tests_of_a_package_need_none_above_it() -> None:
-    """Tests of the three packages together, and of the whole command line, lie beside the folders or higher."""
-    for folder, above in (("library", PACKAGES[1:]), ("lab", PACKAGES[2:])):
-        for path in (Path(__file__).parent / folder).rglob("test_*.py"):
-            named = {name.partition(".")[0] for name in imports(ast.parse(path.read_text(encoding="utf-8")))}
-            assert not named & set(above), path
-
-
-def test_data_files_name_no_module_of_a_package_above() -> None:
-    for home in HOMES:
-        above = "|".join(PACKAGES[PACKAGES.index(home.name) + 1 :]) or "no package"
-        for path in home.rglob("*.*"):
-            if path.suffix in (".yaml", ".toml", ".pyi", ".json", ".j2"):
-                assert not re.search(above, path.read_text(encoding="utf-8")), path
 
 
 def test_no_circle_of_imports() -> None:
@@ -260,14 +236,3 @@ def test_the_core_works_without_the_extras() -> None:
         "normless.integrations.LightningWatch",
     } <= told
     assert not {name for name in told if name.startswith(("normless.models", "normless.cli", "normless.convert"))}
-
-
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [("orjson", "normless[lab]"), ("PIL", "normless[lab]"), ("tokenizers", "normless[translation]"), ("dgl", "dgl")],
-)
-def test_a_missing_module_names_the_extra_or_the_package_that_installs_it(module: str, said: str) -> None:
-    missing = ModuleNotFoundError(name=f"{module}.part")
-    assert f"pip install {said}" in str(named_missing("This", missing)).replace("'", "")
-    of_ours = ModuleNotFoundError(name="normless.part")
-    assert named_missing("This", of_ours) is of_ours

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from torch import nn
 import normless as nl
 from normless.cli import main
 from normless.conversion import scheme_of
-from normless.edits import EDITS, RemoveNorms, ScaleSums
+from normless.edits import EDITS
 from normless.models import MODELS, build_model
 from normless.probes import PROBES
 from normless.registry import Registry
@@ -38,7 +35,7 @@ from normless.models import resnet_cifar
 
 @dataclass(frozen=True)
 class Shift(nl.Edit):
-    '''The classifier's bias becomes a constant (Doe 2030, equation 3).'''
+    '''The classifier's bias becomes a constant (Doe 2030).'''
     by: float = 1.0
 
     def apply(self, surgery):
@@ -103,9 +100,7 @@ def saved_and_loaded(net: nn.Module, folder: Path, model: str = CIFAR) -> nn.Mod
 @pytest.mark.parametrize(
     "text",
     [
-        "mine.py:scaled",
         "mine.py:scaled(factor=0.25)",
-        "none + mine.py:Shift(by=2)",
         "mine.py:scaled(factor=2) + HeadDropout(probability=0.2) + mine.py:Shift()",
     ],
 )
@@ -119,21 +114,6 @@ def test_definitions_of_a_file_convert_save_and_load(text: str, folder: Path) ->
     assert torch.equal(loaded.eval()(IMAGES), net.eval()(IMAGES))
 
 
-def test_a_scheme_of_an_outside_function_or_with_an_outside_edit_is_saved(folder: Path) -> None:
-    from normless.code_names import module_of_file
-
-    mine = module_of_file("mine.py")
-    scheme = nl.scheme(mine.scaled, factor=0.25)
-    assert scheme == nl.scheme("mine.py:scaled", factor=0.25)
-    assert scheme.edits == (RemoveNorms(), ScaleSums(0.25))
-    extended = scheme.extended(mine.Shift(3.0))
-    assert extended.text.endswith("mine.py:scaled(factor=0.25) + " + f"{folder}/mine.py:Shift(by=3.0)")
-    net = nl.convert(build_model(CIFAR), extended)
-    loaded = saved_and_loaded(net, folder)
-    assert torch.equal(loaded(IMAGES), net(IMAGES))
-    assert loaded.classifier.bias.eq(3).all()
-
-
 def test_entry_points_are_names_like_ours(installed: Path) -> None:
     net = nl.convert(build_model("normless:doe_small"), "doe(factor=0.25) + DoeShift(by=2)", IMAGES)
     assert scheme_of(net) == "doe(factor=0.25) + DoeShift(by=2)"
@@ -142,8 +122,7 @@ def test_entry_points_are_names_like_ours(installed: Path) -> None:
     assert torch.equal(loaded(IMAGES), net(IMAGES))
     assert build_model("doe_schemes:small(classes=3)")(IMAGES).shape == (2, 3)
     (described,) = [one for one in EDITS.describe() if one.name == "DoeShift"]
-    assert described.summary == "The classifier's bias becomes a constant (Doe 2030, equation 3)."
-    assert described.origin == "doe"
+    assert (described.summary, described.origin) == ("The classifier's bias becomes a constant (Doe 2030).", "doe")
     (described,) = [one for one in PROBES.describe() if one.name == "needy"]
     assert "needs no_such_library, not installed here: pip install 'normless[papers]'." in described.summary
 
@@ -156,82 +135,12 @@ def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
     assert nl.scheme("fixup").edits
 
 
-NO_SCHEMES = {
-    "mine.py:nothing": "mine.py has no function or class 'nothing', so no scheme of that name",
-    "theirs.py:scaled": r"There is no file .*theirs\.py",
-    "mine.py:scaled(size=2)": "takes factor; it does not take size",
-    "mine.py:wrong": "Expected a tuple of edits from the scheme .*mine.py:wrong, got 'none'",
-    "none + mine.py:small()": "Expected an edit from .*mine.py:small",
-    "no_such_module:scaled": "There is no module no_such_module with a scheme 'scaled'",
-}
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("text", NO_SCHEMES)
-def test_what_is_no_scheme_is_refused_in_a_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match=NO_SCHEMES[text]):
-        nl.scheme(text)
-
-
-def test_arguments_replace_those_in_the_text_and_values_without_a_text_are_refused() -> None:
-    assert nl.scheme("fixup(gain=2, biases=False)", gain=0.5).text == "fixup(gain=0.5, biases=False)"
-    scheme = nl.scheme("fixup")
-    assert nl.scheme(scheme) is scheme
-    with pytest.raises(ValueError, match="Expected a number, a text, True, False, None or a tuple as gain, got"):
-        nl.scheme("fixup", gain=float("inf"))
-
-
-@pytest.mark.parametrize("width", [80, 200])
-def test_list_prints_every_table(
-    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "schemes", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     check_output("list", printed)
-    listed = printed["schemes"]
-    assert [one["name"] for one in listed] == list(nl.SCHEMES)
-    assert all(one["summary"].endswith((".", "1/sqrt(L).")) and one["origin"] == "normless" for one in listed)
+    assert [one["name"] for one in printed["schemes"]] == list(nl.SCHEMES)
     assert main(["list"]) == 0
-    printed = capsys.readouterr().out
-    assert "cannot be listed" not in printed
-    lines = printed.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     names = (*nl.SCHEMES, *nl.EDITS, *MODELS, *PROBES, *DATA, *ARTEFACTS)
     assert [name for name in names if not any(line.startswith(f"{name} ") for line in lines)] == []
-    assert main(["list", "schemas"]) == 2
-    said = capsys.readouterr().err
-    assert "There is no kind 'schemas'" in said
-    assert all(kind in said for kind in ("schemes", "edits", "models", "probes", "data", "artefacts"))
-
-
-MISSPELT = {
-    "list schemas": "schemes",
-    "lits": "list",
-    "train --scheme skipinitt": "skipinit",
-    "train --scheme 'none + removenorms()'": "RemoveNorms",
-    "train --data digit": "digits",
-    "train --probes signals": "signal",
-    "inspect normless:wide_resnets": "wide_resnet",
-    "reproduce fixup/tabel-1": "fixup/table-1",
-    "reproduce --list --paper fix": "fixup",
-}
-
-
-@pytest.mark.parametrize("command", MISSPELT)
-def test_a_misspelt_name_has_a_suggestion(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(command)) == 2
-    said = capsys.readouterr().err
-    assert re.search(rf"[Dd]id you mean {re.escape(MISSPELT[command])}\b", said), said
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    tables: Registry[Any] = Registry("table")
-    point = EntryPoint("models", "normless.no_such_module:TABLE", "normless.tables")
-    monkeypatch.setitem(vars(tables), "_points", {"models": point})
-    monkeypatch.setattr("normless.cli.listing.TABLES", tables)
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out == "models cannot be listed: No module named 'normless.no_such_module'.\n"

@@ -70,7 +70,7 @@ def run(namespace: Namespace) -> int:
         if namespace.train or namespace.eval:
             model.train(namespace.train)
         scheme = scheme_of(model)
-        everything = () if scheme is not None else tuple(SCHEMES)
+        everything = () if scheme is not None else None
         schemes = everything if namespace.schemes is None else tuple(namespace.schemes)
         inspection = inspect_network(model, inputs, schemes=schemes)
     if figure is not None:

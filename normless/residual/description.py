@@ -19,7 +19,7 @@ from normless.residual.names import Names
 from normless.residual.operations import LAYOUT, NORM
 from normless.residual.sub_batches import affine_of_evaluation, is_sub_batch_norm
 
-# The number by which an exported graph distinguishes calls of a function: relu_1.
+# The number that distinguishes calls of a function in one module: relu_1.
 _COUNTED = re.compile(r"_\d+$")
 
 

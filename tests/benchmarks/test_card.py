@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-from benchmarks.card.__main__ import main
 from benchmarks.card.measure import measure_card
 from benchmarks.card.runs import Counter
-from benchmarks.card.settings import PARTS, CardBench
+from benchmarks.card.settings import CardBench
 from benchmarks.card.steps import _judged, forward_flops
 from normless_lab.sweeps.executors.admission import SETTLED
 
 TINY: dict[str, Any] = {"architectures": ((8, 0), (10, 1)), "batch_sizes": (2,), "image_size": 8, "rounds": 2}
 TINY |= {"replays": 1, "matrix": 32, "runs_together": (2, 2), "run_data": "digits(train=20, test=10)", "epochs": 2}
 TINY |= {"data": "digits(train=40, test=20)", "device": "cpu"}
-
-
-@dataclass(frozen=True)
-class OneNetwork(CardBench):
-    """Small settings for which there are no flags."""
-
-    architectures: tuple[tuple[int, int], ...] = ((8, 0),)
-    schemes: tuple[str, ...] = ("none",)
-    matrix: int = 32
-
-
-SCHEMES = ["bare", "none", "skipinit(alpha=1)", "fixup", "batch_norm"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
-def test_without_a_card_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 2
-    assert "torch finds none here" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_steps_of_all_schemes_and_their_share_of_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
-    table = measure_card(CardBench(parts=("peak", "step"), **TINY))
-    step = table[table["part"] == "step"]
-    eager = step[step["mode"] == "eager"]
-    assert eager["scheme"].tolist() == [*SCHEMES, "hand-written fixup", *SCHEMES]
-    assert (eager["milliseconds"] > 0).all()
-    assert eager["ratio"].between(eager["lowest"], eager["highest"]).all()
-    assert (eager["ratio"][eager["scheme"] == "bare"] == 1).all()
-    assert set(step["note"][step["mode"] != "eager"]) == {"on a card only"}
-    peak = table[(table["part"] == "peak") & (table["mode"] == "eager")]
-    assert peak["share"].iloc[0] == 1
-    assert len(peak) == 1 + len(eager)
-    # Three forward passes of the bare network's operations, in the time of the step.
-    for row, timed in zip(peak.iloc[1:].itertuples(), eager.itertuples(), strict=True):
-        assert row.share == pytest.approx(row[table.columns.get_loc("TFLOP/s") + 1] / peak["TFLOP/s"].iloc[0])
-        assert row.scheme == timed.scheme
-    assert set(table["torch"]) == {torch.__version__}
-    assert len(capsys.readouterr().err.splitlines()) == len(table)
 
 
 def test_operations_of_a_pass() -> None:
@@ -77,17 +31,6 @@ def test_aims_are_judged() -> None:
     assert rows["fixup"]["result"] == rows["fixup"]["below_batch_norm"] == "miss"
     assert "result" not in rows["batch_norm"]
     assert _judged([{"scheme": "fixup"}]) == [{"scheme": "fixup"}]
-
-
-@pytest.mark.slow
-def test_runs_one_after_another_and_at_once() -> None:
-    table = measure_card(CardBench(parts=("together",), **TINY))
-    assert table["network"].tolist() == ["ResNet-8", "ResNet-8", "WRN-10-1", "WRN-10-1"]
-    assert table["at_once"].tolist() == [1, 2, 1, 2]
-    assert table["runs_per_minute"].tolist() == pytest.approx((60 * 2 / table["seconds"]).tolist())
-    assert table["ratio"][1] == pytest.approx(table["runs_per_minute"][1] / table["runs_per_minute"][0])
-    with pytest.raises(RuntimeError, match=r"A run of the benchmark failed with .*mine"):
-        measure_card(CardBench(parts=("together",), **TINY | {"scheme": "mine"}))
 
 
 def test_steps_are_counted_while_all_runs_are_under_way() -> None:
@@ -114,22 +57,5 @@ def test_seconds_to_an_accuracy() -> None:
     assert (table["seconds"] <= table["seconds_of_all"]).all()
     assert table["best_accuracy"].between(0, 1).all()
     assert table["epochs"].tolist() == [2, 2]
-    assert set(table["network"]) == {"WRN-10-1"}
     missed = measure_card(CardBench(parts=("accuracy",), target=1.1, trained=("fixup",), **TINY))
     assert (missed["seconds"][0], missed["epoch"][0], missed["result"][0]) == (None, None, "miss")
-    assert missed["best_epoch"][0] in (1, 2)
-
-
-def test_missing_data_is_said_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no data set 'cifar11'"):
-        measure_card(CardBench(**{**TINY, "data": "cifar11", "data_root": str(tmp_path)}, parts=PARTS))
-
-
-def test_each_part_has_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--device", "cpu", "--modes", "eager", "--batch-sizes", "2", "--image-size", "8", "--rounds", "1"]
-    main(["--parts", "step", "peak", *flags], OneNetwork)
-    printed = capsys.readouterr().out
-    assert printed.index("step: cpu") < printed.index("peak: cpu")
-    assert "note" not in printed
-    main(["--parts", "step", *flags, "--json"], OneNetwork)
-    assert {row["part"] for row in json.loads(capsys.readouterr().out)} == {"step"}

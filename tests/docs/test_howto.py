@@ -56,19 +56,10 @@ def test_the_page_works_as_it_reads(
         monkeypatch.setattr(registry, "_own", dict(registry._own))
     names: dict[str, Any] = {"__name__": page.stem}
     files, commands = carry_out(page, names, capsys)
-    text = page.read_text(encoding="utf-8")
     if page in HOWTOS:
-        assert files >= 1
-        assert commands >= 1
-    elif page in TUTORIALS:
-        assert len(text.splitlines()) < 100
-        assert any(language in ("python", "console") for language, _ in _BLOCK.findall(text))
-    elif page == QUESTIONS:
-        # Every answer says where it was asked or is described.
-        answers = text.split("\n### ")[1:]
-        assert answers
-        assert all("](https://" in answer for answer in answers)
-    else:
+        assert files
+        assert commands
+    elif page == README:
         printed = capsys.readouterr().out
         assert (files, commands) == (0, 3)
         assert "8 residual blocks" in printed
@@ -79,11 +70,8 @@ def test_the_page_works_as_it_reads(
 
 
 def test_links_lead_somewhere_and_every_page_is_in_the_navigation() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
     for page in (README, *(ROOT / "docs").glob("*.md"), *HOWTOS, *TUTORIALS):
         text = page.read_text(encoding="utf-8")
-        # mkdocs turns the paths of Markdown into those of the site, and leaves those of HTML.
-        assert page == README or "<img" not in text, page.name
         targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)|src="([^"]+)"', text)
         for target in filter(None, (one or other for one, other in targets)):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,40 +1,15 @@
-"""The site: its notebooks, its front page, the width of its code, and the built pages in a browser."""
+"""The site: its notebooks and its front page."""
 
 from __future__ import annotations
 
-import functools
-import http.server
-import os
 import re
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import nbformat
-import numpy as np
 import pytest
-from notebooks_of_tutorials import INSTALL, NOTEBOOKS, REPOSITORY, TUTORIALS, link_of, notebook_of
-from PIL import Image
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+from notebooks_of_tutorials import NOTEBOOKS, REPOSITORY, TUTORIALS, notebook_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PLACES = ("", "choosing/", "networks/", "diagnosis/", "demo/", "tutorials/sweep/")
-TYPED = {
-    "my network does not train": "/diagnosis/",
-    "load_state_dict": "/networks/",
-    "batch size 1": "/tutorials/batch_size_one/",
-    "param_groups": "/api/",
-}
-# The columns of code that the site shows without scrolling.
-COLUMNS = 88
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -47,18 +22,8 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_notebook_of_a_tutorial_has_its_code_and_links_that_lead_to_the_repository(page: Path) -> None:
     path = NOTEBOOKS / f"{page.stem}.ipynb"
     assert path.read_text(encoding="utf-8") == notebook_of(page), "make notebooks"
-    assert page.read_text(encoding="utf-8").split("\n\n")[1] == link_of(page)
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    nbformat.validate(notebook)
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert cells.pop(0) == INSTALL
-    assert [cell for cell in cells if cell[0] not in "%!"] == [text.strip() for text in blocks(page, "python")]
-    files = [cell.split("\n", 1) for cell in cells if cell.startswith("%")]
-    assert files == [[f"%%writefile {text[2:].split()[0]}", text.strip()] for text in blocks(page, "yaml")]
-    commands = [line for cell in cells if cell.startswith("!") for line in cell.split("\n")]
-    typed = [line for text in blocks(page, "console") for line in text.split("\n") if line.startswith("$ ")]
-    assert commands == [f"!{line[2:]}" for line in typed]
-    assert all(cell.get("outputs", []) == [] for cell in notebook.cells)
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]  # type: ignore[no-untyped-call]
+    assert [cell for cell in cells[1:] if cell[0] not in "%!"] == [text.strip() for text in blocks(page, "python")]
     targets = re.findall(r"\]\(([^)#]+)", notebook_of(page).replace(f"{REPOSITORY}/blob/main/", "here:"))
     assert all("://" in target or (ROOT / target.removeprefix("here:")).is_file() for target in targets)
 
@@ -67,71 +32,3 @@ def test_notebooks_are_those_of_the_tutorials_and_the_front_page_has_the_code_of
     assert sorted(path.stem for path in NOTEBOOKS.iterdir()) == [page.stem for page in TUTORIALS]
     (shown,) = blocks(ROOT / "docs" / "index.md", "python")
     assert shown == blocks(ROOT / "README.md", "python")[0], "the README's code is run by its test"
-
-
-def test_code_fits_the_width_of_the_page() -> None:
-    texts = [text for page in PAGES for language in ("python", "yaml") for text in blocks(page, language)]
-    assert [line for text in texts for line in text.split("\n") if len(line) > COLUMNS] == []
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a line for each on the terminal."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the built site."""
-    if find_spec("mkdocs") is None or find_spec("mike") is None:
-        pytest.skip("the extra docs, which builds the site, is not installed")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
-    handler = functools.partial(QuietHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-def open_page(browser: Browser, address: str, width: int, scheme: str) -> Page:
-    page = browser.new_context(viewport={"width": width, "height": 850}, color_scheme=scheme).new_page()  # type: ignore[arg-type]
-    page.goto(address)
-    return page
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_the_screen(site: str, browser: Browser, width: int) -> None:
-    # Code that is wider than its box would scroll; that of Python does not on a desktop.
-    wide = "[...document.querySelectorAll('.language-python code')].filter(c => c.scrollWidth > c.clientWidth).length"
-    broken = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
-    for place in PLACES:
-        page = open_page(browser, site + place, width, "dark")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
-        assert width < 1280 or page.evaluate(wide) == 0, place
-        assert page.evaluate(broken) == []
-        page.context.close()
-
-
-@pytest.mark.slow
-def test_figures_follow_dark_pages_and_search_finds_what_people_type(site: str, browser: Browser) -> None:
-    means = []
-    for scheme in ("light", "dark"):
-        page = open_page(browser, site, 1280, scheme)
-        figure = page.locator("img[src*='demo-accuracy']")
-        figure.scroll_into_view_if_needed()
-        image = Image.open(BytesIO(figure.screenshot())).convert("L")
-        means.append(float(np.asarray(image).mean() / 255))
-        page.context.close()
-    assert means[0] > 0.85
-    assert means[1] < 0.25
-    for typed, found in TYPED.items():
-        page = open_page(browser, site, 1280, "light")
-        page.locator("[data-md-component='search-query']").fill(typed)
-        results = page.locator(".md-search-result__link")
-        results.first.wait_for(timeout=20_000)
-        assert found in results.evaluate_all("links => links.map(link => link.pathname)")[:6], typed
-        page.context.close()

@@ -17,7 +17,6 @@ from normless import edits
 from normless.edits import Edit, Surgery
 from normless.errors import MissingValuesError
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.nn import ResidualSum
 from normless.signal import activation_gain
 
 IMAGES, ROWS, TOKENS = torch.randn(4, 3, 8, 8), torch.randn(4, 8), torch.randn(2, 5, 8)
@@ -107,74 +106,30 @@ def convolutions(*first: nn.Module) -> nn.Module:
     return Written(lambda m, x: x + m.conv2(m.conv1(x)), conv1=nn.Sequential(*first), conv2=nn.Conv2d(3, 3, 1))
 
 
-class Pooling(nn.Module):
-    """conv → conv with a pooling or an activation in one of the places that matter."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__()
-        self.place, self.stem, self.pool = place, nn.Conv2d(3, 4, 3, padding=1), nn.AvgPool2d(3, stride=1, padding=1)
-        self.conv1, self.conv2 = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
-        self.shortcut, self.sum, self.relu = nn.Conv2d(4, 4, 1), ResidualSum(), nn.ReLU()
-
-    def at(self, place: str, x: Tensor) -> Any:
-        return self.pool(x) if place == self.place else x
-
-    def forward(self, x: Tensor) -> Any:
-        h = self.stem(x)
-        branch = self.at("end", self.conv2(self.at("middle", self.relu(self.conv1(h)))))
-        if self.place == "two":
-            return h + branch + self.shortcut(self.relu(h))
-        return self.sum(self.at("skip", h), self.relu(branch) if self.place == "activation" else branch)
-
-
 LAYER = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
 STACKS = {name: nn.TransformerEncoder(LAYER, 1, enable_nested_tensor=False) for name in ("encoder", "decoder")}
 UNEVEN = Written(lambda m, x: m.decoder(m.encoder(x)), **STACKS)
-GATED, SUMMED = (
-    written(forward)
-    for forward in (
-        lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid()),
-        lambda m, x: x + F.relu(m.f(x)) + F.relu(m.g(x)),
-    )
-)
-TINY = branches(written(lambda m, x: x + 1e-5 * m.g(F.relu(m.f(x))), "f g"))
-ALPHA = branches(written(lambda m, x: torch.add(x, m.g(F.relu(m.f(x))), alpha=1e-5), "f g"))
+GATED = written(lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid()))
 WIDE, CIFAR, DENSE = wide_resnet(10, 1), resnet_cifar(8), dense(2, 8, in_features=8)
 BARE = (edits.RemoveNorms(), edits.StandardizeWeights())
 VARIANCE, TAILORED = edits.PredictedVariance, edits.TailorActivations
-WRONG: list[dict[str, Any]] = [{"exponent": 0.4}, {"exponent": 1.1}, {"base_depth": 0}, {"optimizer": "lion"}]
-NO_LAYER, NAN = "its branch does not end in a weight layer", float("nan")
+NAN = float("nan")
 EDITED: list[tuple[Any, ...]] = [
     (shut(), ROWS, (edits.BranchMultiplier(0.0),), "its branch returns 0"),
-    *(
-        (WIDE, None, (edits.ScaleBranches(**wrong),), "exponent of 1/2 to 1", "base depth", "adam or sgd")
-        for wrong in WRONG
-    ),
+    (WIDE, None, (edits.ScaleBranches(exponent=0.4),), "exponent of 1/2 to 1", "base depth", "adam or sgd"),
     (without_gamma(), None, (edits.ZeroLastGamma(),), "blocks.1.norm2", "has no γ"),
     *((DENSE, torch.full((64, 8), value), (edits.LSUV(0.1 + at),), "at stem", "variance")
       for at, value in enumerate((0.0, float("inf"), NAN))),
     (convolutions(nn.Conv2d(3, 3, 1, groups=3)), IMAGES, BARE[1:], "at conv1.0", "each output reads one value"),
-    (convolutions(nn.Conv2d(3, 3, 1), nn.Threshold(100.0, 1.0)), IMAGES, BARE[1:], "at conv1.1", "is constant"),
-    (WIDE, None, (BARE[0], edits.KeepScale()), "removed already", "before that"),
-    (WIDE, None, (edits.KeepScale("some"),), "fresh or all", "'some'"),  # type: ignore[arg-type]
     (branches(), ROWS, (Change(**{"1_f_weight": NAN}),), "not finite in training mode", "at 1.f"),
-    (branches(), ROWS, (Change(**{"2_g_bias": torch.inf}),), "not finite in training mode", "at 2.g"),
     (branches(), ROWS, (Change(**{"1_f_bias": -100}),), "1.f.weight", "no longer have any gradient"),
     (branches(), ROWS, (Change(**{"1_f_weight": 0, "1_g_weight": 0, "1_f_bias": 0}),), "1.f.weight", "never get a"),
     (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), ROWS, (TAILORED(),), "slope"),
     (GATED, ROWS, (TAILORED(),), "after its gate"),
-    (SUMMED, ROWS, (TAILORED(),), "several branches"),
-    (CIFAR, IMAGES, (TAILORED(),), "reads more than outputs of weight layers"),
     (DENSE, ROWS, (TAILORED(eta=1.0),), "got 1.0 and 0.7"),
-    (DENSE, ROWS, (TAILORED(skip=0.0),), "got 0.9 and 0.0"),
     (WIDE, None, (VARIANCE(),), "blocks.0.norm1", "this normalization is still there"),
     (WIDE, None, (BARE[0], VARIANCE()), "StandardizeWeights does that before"),
-    *((WIDE, None, (*BARE, VARIANCE(alpha)), f"α is a number above 0, got {alpha}") for alpha in (0.0, NAN)),
-    (Pooling("end"), IMAGES, (*BARE, VARIANCE()), NO_LAYER),
-    (Pooling("activation"), IMAGES, (*BARE, VARIANCE(0.3)), NO_LAYER),
-    (Pooling("middle"), IMAGES, (*BARE, VARIANCE()), "at conv2: its input is not the output of one layer"),
-    (Pooling("skip"), IMAGES, (*BARE, VARIANCE()), "by something that has no weight, such as a pooling"),
-    (Pooling("two"), IMAGES, (*BARE, VARIANCE()), "it has 2 branches"),
+    (WIDE, None, (*BARE, VARIANCE(0.0)), "α is a number above 0, got 0.0"),
 ]  # fmt: skip
 
 
@@ -208,45 +163,31 @@ def whole_numbers(dtype: torch.dtype) -> nn.Module:
 ATTENTION = attentive(F.scaled_dot_product_attention)
 HEADLESS = written(lambda m, x: x + m.f(x), "f")
 SPECTRAL = of_own_norm(lambda w: w / torch.linalg.matrix_norm(w, 2))
-STANDARDIZED = of_own_norm(lambda w: (w - w.mean(1, keepdim=True)) / w.std(1, keepdim=True))
-TYPES = {torch.int8: "none", torch.uint8: "skipinit", torch.int32: "lsuv", torch.int64: "group_norm(groups=1)"}
+TYPES = {torch.int8: "none", torch.int64: "group_norm(groups=1)"}
 CONVERTED: list[tuple[Any, ...]] = [
     (nn.Sequential(LAYER, LAYER, nn.Linear(8, 2)), TOKENS, "admin", "runs several times"),
     (UNEVEN, TOKENS, "deepnorm", "a layer of the decoder", "3 residual sums"),
     (LAYER, TOKENS, "lsuv", "self_attn", "it is not a layer with one weight and one output"),
     (SPECTRAL, ROWS, "fixup", "1", "divided by its own norm", "skipinit"),
-    (STANDARDIZED, ROWS, "fixup(gain=2)", "1", "divided by its own norm", "skipinit"),
-    (ALPHA, ROWS, "fixup(biases=False)", "1", "multiplied by 1e-05"),
     (of_factor(1e-5), ROWS, "fixup", "1", "multiplied by 1e-05"),
-    (TINY, ROWS, "fixup(gain=3)", "1", "multiplied by 1e-05"),
-    (of_factor(1e-3), ROWS, "dyt", "1", "multiplied by 0.001"),
     (HEADLESS, ROWS, "only_final_norm", "no classifier"),
-    (HEADLESS, ROWS, "as_written + HeadDropout()", "no classifier"),
     (attentive(by_einsum), TOKENS, "qk_norm", "its logits are made by einsum"),
     (attentive(of_normed), TOKENS, "qk_norm", "its queries are normalized already"),
     (whole(add_bias_kv=True), TOKENS, "qk_norm", "at attention: it adds a learned key"),
     (branches(), ROWS, "soft_capping", "it has no attention"),
     (ATTENTION, TOKENS, "soft_capping(cap=0)", "a cap is above 0"),
     (whole(), TOKENS, "qk_norm + AddQKNorm()", "has norms of queries and keys already"),
-    (whole(), TOKENS, "soft_capping + SoftCapLogits(cap=3)", "has a cap already"),
     (DENSE, ROWS, "skipinit(alpha=sqrt(L))", "a number or at 1/sqrt(L)"),
     *((whole_numbers(dtype), ROWS, scheme, "weight of 0, a Linear", str(dtype)) for dtype, scheme in TYPES.items()),
 ]  # fmt: skip
 TEXTS = {
     "none + Zero()": ("no edit 'Zero'", "The edits are AddQKNorm", "FILE.py:NAME"),
     "none + HeadDropout(p=0.2)": ("HeadDropout takes probability", "not take p"),
-    "none + HeadDropout(probability='much')": ("probability is a number, not 'much'",),
-    "none + ReplaceNorms()": ("needs family", "ReplaceNorms(family=…)"),
     "ZeroClassifier() + none": ("no scheme 'ZeroClassifier'",),
     "none + fixup": ("no edit 'fixup'",),
     "fixupp": ("'fixupp'", "Did you mean fixup?", "as_written, batch_norm, "),
     "skipinit(beta=1)": ("takes alpha, keep_scale", "not take beta"),
-    "as_written(x=1)": ("as_written takes no arguments",),
-    "none(keep_scale=trained)": ("True or False or all, not 'trained'",),
     "none(norms=some)": ("trunk or all",),
-    "skipinit(level=middle)": ("inner or outer, not 'middle'",),
-    "dyt(final=leave)": ("replace, keep",),
-    "dyt(alpha=find)": ("a number or search, not 'find'",),
     "qk_norm(norm=batch)": ("'batch'",),
     "fixup(only=3)": ("qualified names",),
     "fixup(": ("Expected NAME or NAME",),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
@@ -15,8 +13,6 @@ from errors.wrong import Wrong
 from normless.models import wide_resnet
 from normless_lab.cli.laboratory import job_parameters
 from normless_lab.data import Augmentation, DataFormatError, Split, in_memory, load_data
-from normless_lab.data.images.tensor_images import checked_split
-from normless_lab.plots import Plot, skip_variance_against_block
 from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
 from normless_lab.train import TrainConfig
 from normless_lab.train.pauses import Pauses
@@ -33,44 +29,20 @@ def setting(name: str, *words: str, **values: Any) -> Wrong:
 SETTINGS = [
     setting("batch size 0", "batch_size", "0", batch_size=0),
     setting("batch size 2.5", "batch_size", "integer", "2.5", batch_size=2.5),
-    setting("batch size True", "batch_size", "integer", "True", batch_size=True),
-    setting("micro-batch 0", "micro_batch_size", "0", micro_batch_size=0),
     setting("micro-batch 129", "micro_batch_size", "128", "129", micro_batch_size=129),
-    setting("micro-batch of two devices", "micro_batch_size", "64", "65", micro_batch_size=65, devices=2),
     setting("ghosts of fixup", "ghost_batch_size=8", "batch_norm", ghost_batch_size=8, scheme="fixup"),
     setting("epochs 0", "epochs", "0", epochs=0),
     setting("rate 0", "rate should be greater than 0", rate=0),
-    setting("rate text", "rate should be a valid number", "'fast'", rate="fast"),
-    setting("rate inf", "rate should be a finite number", "inf", rate=INF),
-    setting("momentum 1", "momentum should be less than 1", momentum=1.0),
     setting("schedule", "schedule: ", "'polynomial'", "hold_then_halve", "step", schedule="polynomial"),
     setting("schedule's shares", "schedule: ", "(0.8, 0.3)", schedule="step(at=(0.8, 0.3))"),
     setting("nesterov", "Nesterov", "momentum=0", nesterov=True, momentum=0.0),
-    setting("warm-up -1", "warmup_epochs", "-1", warmup_epochs=-1),
     setting("warm-up of all", "warmup_epochs", "epochs=5", warmup_epochs=5, epochs=5),
-    setting("weight decay", "weight_decay", "-0.0001", weight_decay=-1e-4),
     setting("decay policy", "'some'", "guidelines, all, weights", decay_policy="some"),
     setting("decay policy's term", "'weights+lost'", "'lost'", "weights+last", decay_policy="weights+lost"),
-    setting("decay policy 3", "decay_policy", "3", decay_policy=3),
-    setting("scalar rates", "scalar_rate_scale", "-1", scalar_rate_scale=-1),
-    setting("smoothing 1", "label_smoothing should be less than 1", label_smoothing=1),
-    setting("dropout 1", "dropout should be less than 1", dropout=1),
-    setting("dropout text", "dropout should be a valid number", "'much'", dropout="much"),
-    setting("mixup -1", "mixup", "-1", mixup=-1),
-    setting("crop -1", "crop", "-1", crop=-1),
-    setting("cutout 1.5", "cutout", "integer", "1.5", cutout=1.5),
-    setting("flip 1", "flip", "boolean", "1", flip=1),
-    setting("precision", "precision", "'32-true'", "'8'", precision="8"),
-    setting("compile", "compile", "boolean", "None", compile=None),
-    setting("seed -1", "seed", "-1", seed=-1),
     setting("device", "device", "'auto', 'cpu' or 'cuda'", "'tpu'", device="tpu"),
     setting("devices 3", "batch_size=128", "devices=3", devices=3),
-    setting("model", "model", "' '", model=" "),
-    setting("data 3", "data", "3", data=3),
     setting("clip 0", "clip should be greater than 0", clip=0),
-    setting("clip -0.01", "clip should be greater than 0", "-0.01", clip=-0.01),
     setting("two mistakes", "epochs should be", "rate should be", epochs=0, rate=-1),
-    setting("two further mistakes", "devices=3", "warmup_epochs", devices=3, warmup_epochs=5, epochs=5),
     setting("optimizer's rate twice", "rate is 0.1", "leave one", optimizer="AdamW(lr=1e-3)", rate=0.1),
     setting("no momentum", "AdamW", "momentum=0.9", optimizer="AdamW", momentum=0.9),
     setting("no decay in text", "weight_decay", optimizer="Rprop(weight_decay=1)"),
@@ -78,19 +50,9 @@ SETTINGS = [
     setting("LBFGS", "LBFGS", "several times", optimizer="LBFGS"),
     setting("Muon of shards", "Muon", "strategy='fsdp2'", optimizer="Muon", strategy="fsdp2"),
     setting("optimizer's rate", "rate should be greater than 0", optimizer="Lion(lr=-1.0)"),
-    setting("optimizer 3", "optimizer", "3", optimizer=3),
-    setting("optimizer blank", "optimizer", optimizer=" "),
     setting("optimizer misspelt", "'Adan'", "Did you mean", optimizer="Adan"),
     setting("compiled twice", "neither compiled nor recomputed", sync_batch_norm=True, compile=True),
-    setting("recomputed twice", "neither compiled nor recomputed", sync_batch_norm=True, recompute="always"),
     setting("compiled shards", "strategy='fsdp2'", "neither compiled nor recomputed", strategy="fsdp2", compile=True),
-    setting(
-        "recomputed shards",
-        "strategy='fsdp2'",
-        "neither compiled nor recomputed",
-        strategy="fsdp2",
-        recompute="always",
-    ),
     Wrong(
         "unknown setting", lambda: TrainConfig.from_dict({"learning_rate": 1}), ValueError, "learning_rate", "model"
     ),
@@ -103,20 +65,14 @@ def of_text(call: Any, text: str, *words: str) -> Wrong:
 
 SCHEDULES = [
     of_text(schedule_of, "step(at=(0.6, 0.3))", "at", "(0.6, 0.3)"),
-    of_text(schedule_of, "step(at=(0.5, 1.0))", "shares"),
     of_text(schedule_of, "step(by=1.0)", "by above 1"),
-    of_text(schedule_of, "hold_then_halve(times=0)", "times of 1 or more"),
     of_text(schedule_of, "hold_then_halve(every=5)", "hold_then_halve takes times", "every"),
-    of_text(schedule_of, "cosine(at=(0.5,))", "does not take at"),
-    of_text(schedule_of, "step(at=0.5)", "at"),
     Wrong("schedule", lambda: rate_multiplier("line", 0, 10), ValueError, "'line'", "hold_then_halve, step, cosine"),
     Wrong("before the first step", lambda: rate_multiplier("cosine", -1, 10), ValueError, "done=-1", "total=10"),
-    Wrong("after the last step", lambda: rate_multiplier("cosine", 10, 10), ValueError, "done=10", "total=10"),
     *(
         of_text(lambda text: Pauses(checkpoint_every=text), text, "duration")
         for text in ("", "0s", "ten minutes", "0")
     ),
-    *(of_text(lambda text: Pauses(checkpoint_every=text), text, "duration") for text in ("-3m", "0 steps")),
     of_text(lambda text: job_parameters([text]), "gpu", "NAME=VALUE"),
 ]
 
@@ -130,41 +86,22 @@ def few(train: int, test: int, shift: int) -> Any:
     return in_memory("few", "mine", *splits, classes=3)
 
 
-def twenty(part: str = "train", size: int = 10, **share: Any) -> Any:
-    train, test = (
-        checked_split(np.zeros((n, 2, 8, 8), np.uint8), np.arange(n) % 3, classes=3, origin="here") for n in (20, 7)
-    )
-    data = in_memory("twenty", "a test", train, test, classes=3)
-    if part == "train":
-        return data.train_batches(size, seed=0, epoch=0, augmentation=Augmentation(), device="cpu", **share)
-    return data.subset(train=size) if part == "subset" else data.test_batches(size, device="cpu", **share)
+def batches(size: int = 10, **share: Any) -> Any:
+    data = few(20, 7, 0)
+    return data.train_batches(size, seed=0, epoch=0, augmentation=Augmentation(), device="cpu", **share)
 
 
 DATA = [
-    *(augmented("crop", crop=-1), augmented("crop", crop=1.5), augmented("crop", crop=True)),
-    *(augmented("cutout", cutout=-2), augmented("mixup", mixup=-0.1), augmented("mixup", mixup=NAN)),
-    augmented("mixup", mixup=INF),
+    *(augmented("crop", crop=-1), augmented("cutout", cutout=-2), augmented("mixup", mixup=NAN)),
     Wrong("no training images", lambda: few(0, 8, 0), DataFormatError, "training part of few", "0 images"),
-    Wrong("no test images", lambda: few(8, 0, 0), DataFormatError, "test part of few", "0 images"),
     Wrong("labels above", lambda: few(8, 8, 1), DataFormatError, "training part of few", "from 1 to 3", "0 to 2"),
-    Wrong("labels below", lambda: few(8, 8, -1), DataFormatError, "training part of few", "from -1 to 1", "0 to 2"),
-    Wrong("no batch", lambda: twenty(size=0), ValueError, "batch_size", "1"),
-    Wrong("uneven shares", lambda: twenty(rank=0, world_size=3), ValueError, "10", "3"),
-    Wrong("rank 2 of 2", lambda: twenty(rank=2, world_size=2), ValueError, "rank"),
-    Wrong("rank -1", lambda: twenty("test", rank=-1, world_size=2), ValueError, "rank"),
-    Wrong("a subset of none", lambda: twenty("subset", 0), ValueError, "1 to 20 train"),
-    Wrong("a subset of more", lambda: twenty("subset", 21), ValueError, "1 to 20 train"),
+    Wrong("no batch", lambda: batches(size=0), ValueError, "batch_size", "1"),
+    Wrong("uneven shares", lambda: batches(rank=0, world_size=3), ValueError, "10", "3"),
     of_text(load_data, "mnist", "'mnist'", "digits, cifar10"),
     of_text(load_data, "gaussian(sides=3)", "sides", "image_shape, classes"),
-    of_text(load_data, "digits(seed=3)", "seed", "side, channels, train, test"),
     of_text(load_data, "digits(channels=0)", "channels=0"),
-    of_text(load_data, "gaussian(image_shape=(3, 8))", "image_shape"),
-    of_text(load_data, "gaussian(image_shape=(0, 8, 8))", "image_shape"),
-    of_text(load_data, "gaussian(image_shape=8)", "image_shape"),
     of_text(load_data, "gaussian(image_shape=(8.5,))", "image_shape"),
-    of_text(load_data, "gaussian(classes=0)", "classes"),
     of_text(load_data, "gaussian(train=0)", "train"),
-    of_text(load_data, "gaussian(test=1.5)", "test"),
 ]
 
 
@@ -183,13 +120,9 @@ def grid(name: str, *words: str, **settings: Any) -> Wrong:
 
 
 SWEEPS = [
-    grid("none", "rates should have at least 1 item", rates=()),
     grid("falling", "increasing order", rates=(0.2, 0.1)),
     grid("zero", "rates.0", "greater than 0", rates=(0.0, 0.1)),
-    grid("factor", "factor", "greater than 1", rates=(0.1,), factor=1.0),
-    grid("extensions", "extensions", "0", rates=(0.1,), extensions=-1),
     Wrong("rates below floats", lambda: RateGrid.from_value({"from": -(10**9), "to": 0}), ValueError, "2^-1000"),
-    Wrong("rates above floats", lambda: RateGrid.from_value({"from": 0, "to": 5000}), ValueError, "2^1000"),
     swept("a misspelt setting", "base sets 'epoch'", "Did you mean epochs", base={"epoch": 3}),
     swept("a rate", "base sets rate", base={"rate": 3}),
     swept("a label", "axes.scheme.x", "'schema'", "scheme", axes={"scheme": {"x": {"schema": "none"}}}),
@@ -200,13 +133,8 @@ SWEEPS = [
     swept("an axis left out", "exclude", "'width'", exclude=({"width": "3"},)),
     swept("a label left out", "exclude", "'lsuv'", exclude=({"scheme": "lsuv"},)),
     swept("nothing left out", "names no label", exclude=({},)),
-    swept("no replicates", "replicates", "0", replicates=0),
     swept("too many best", "best 4 of 3", best=4),
-    swept("a seed below 0", "seed", "-1", seed=-1),
 ]
-RUNS = pd.DataFrame({"depth": [16], "scheme": ["none"], "test_accuracy": [0.5]})
-SIGNAL = pd.DataFrame({"scheme": ["none"], "block": [1], "skip_variance": [1.0], "predicted_skip_variance": [1.0]})
-PLOT = Plot("lines", x="depth", y="test_accuracy", by="scheme")
 
 
 def checked(*shape: int) -> nn.Module:
@@ -216,10 +144,6 @@ def checked(*shape: int) -> nn.Module:
 
 ERRORS = [
     *(*SETTINGS, *SCHEDULES, *DATA, *SWEEPS),
-    Wrong("plot without x", lambda: PLOT(RUNS.drop(columns="depth")), ValueError, "lacks depth"),
-    Wrong("plot without rows", lambda: PLOT(RUNS.head(0)), ValueError, "at least one row"),
-    Wrong("no block", lambda: skip_variance_against_block(SIGNAL.drop(columns="block")), ValueError, "lacks block"),
-    Wrong("no signal", lambda: skip_variance_against_block(SIGNAL.head(0)), ValueError, "at least one row"),
     Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.diagnose_trained", "dict"),  # type: ignore[arg-type]
     Wrong(
         "checked channels", lambda: checked(2, 5, 8, 8), nl.InputsError, "stem, a Conv2d", "takes 3 channels", "has 5"

@@ -15,10 +15,9 @@ from written_networks import Written
 import normless as nl
 from errors.wrong import Wrong
 from normless.errors import InputsError, UnresolvedStructureError, UnsupportedEditError
-from normless.models import dense, resnet_cifar, text_classifier, transformer, wide_resnet
+from normless.models import resnet_cifar, text_classifier, transformer, wide_resnet
 from normless.models.spec import build_model, build_with_inputs
 from normless.optim import Lion, Muon, make_optimizer, parse_optimizer
-from normless.probes import RideAlong
 from normless.probes.measure import every
 
 ROWS, X = torch.ones(2, 6), torch.randn(4, 3, 8, 8)
@@ -72,41 +71,28 @@ MAPS = [
           "pass example inputs"),
     Wrong("map, a text returned", lambda: nl.residual_map(Written(lambda m, x: "nothing"), ROWS),
           UnresolvedStructureError, "forward returned neither a tensor"),
-    Wrong("groups, no inputs", lambda: nl.param_groups(within(torch.add), lr=0.1, weight_decay=0.1),
-          UnresolvedStructureError, "pass example inputs"),
-    Wrong("scheme, norms=some", lambda: nl.scheme("none(norms=some)"), ValueError, "trunk or all"),
 ]  # fmt: skip
 OPTIM = [
     *(Wrong(f"clipping, {clip} and {eps}", later(clipped, [], clip=clip, eps=eps),
             ValueError, "clip and eps above 0", f"clip={clip}", f"eps={eps}")
-      for clip, eps in ((0.0, 1e-3), (-1.0, 1e-3), (0.01, 0.0), (NAN, 1e-3))),
+      for clip, eps in ((-1.0, 1e-3), (0.01, 0.0))),
     Wrong("clipping, sparse", lambda: clipped(sparse()), ValueError, "(5, 3) is sparse", "sparse=False"),
     *(Wrong(f"clipping, {named}{where}", call, TypeError, "a network or parameters",
           f"got an object of type {named}.")
-      for one, named in ((torch.optim.SGD(LINEAR.parameters(), lr=0.1), "SGD"), (3, "int"),
-                         (list(LINEAR.named_parameters()), "tuple in a list"), ([{}], "dict in a list"))
+      for one, named in ((torch.optim.SGD(LINEAR.parameters(), lr=0.1), "SGD"),
+                         (list(LINEAR.named_parameters()), "tuple in a list"))
       for where, call in (("", later(clipped, one)),
                           (" left out", later(clipped, LINEAR, exclude=one)))),
     Wrong("groups, policy", lambda: groups(policy="everything"), ValueError, "'everything'",
           "guidelines, all, weights"),
-    Wrong("groups, gamma", lambda: groups(policy={"gamma": True}), ValueError, "group gamma",
-          "last, down, stem, other"),
     Wrong("groups, twice", lambda: groups(policy={"last": True, "gamma_last": 0.1}), ValueError, "gamma_last twice"),
-    Wrong("groups, negative", lambda: groups(policy={"down": -0.1}), ValueError, "-0.1 for the group gamma_down"),
     Wrong("groups, nan", lambda: groups(policy={"down": NAN}), ValueError, "nan for the group gamma_down"),
     Wrong("groups, decay", lambda: groups(weight_decay=-1e-4), ValueError, "weight_decay=-0.0001"),
-    Wrong("groups, scale", lambda: groups(scalar_lr_scale=-1.0), ValueError, "scalar_lr_scale=-1.0"),
-    Wrong("groups, rate", lambda: groups(lr=NAN), ValueError, "lr=nan"),
     Wrong("groups, pattern", lambda: groups(policy="weights+*attention*+encoder.*"), ValueError,
           "matches *attention*, encoder.*, or a later"),
-    Wrong("step in backward, a layer", lambda: nl.step_in_backward(LINEAR),  # type: ignore[arg-type]
-          TypeError, "Expected an optimizer", "type Linear"),
     Wrong("step in backward, LBFGS", lambda: nl.step_in_backward(torch.optim.LBFGS(nn.Linear(2, 2).parameters())),
           ValueError, "LBFGS needs all gradients"),
-    Wrong("Lion, sparse", lambda: Lion(sparse().parameters()).step(), ValueError, "(5, 3) is sparse", "sparse=False"),
     Wrong("Lion, betas", lambda: Lion(LINEAR.parameters(), betas=(0.9, 1.0)), ValueError, "two betas"),
-    Wrong("Lion, decay", lambda: Lion(LINEAR.parameters(), weight_decay=-0.1), ValueError,
-          "lr and weight_decay of 0"),
     Wrong("Muon, no matrices", lambda: make_optimizer("Muon", nn.Sequential(nn.Conv2d(3, 4, 3)), X), ValueError,
           "Muon trains hidden matrices", "Choose AdamW"),
     Wrong("Muon, parameters", lambda: Muon(LINEAR.parameters()),  # type: ignore[arg-type]
@@ -114,11 +100,7 @@ OPTIM = [
     *(Wrong(f"optimizer {text}", later(parse_optimizer, text), ValueError, *words)
       for text, *words in (
           ("AdmW", "no optimizer 'AdmW'", "Did you mean AdamW?", "Lion"),
-          ("lion", "no optimizer 'lion'", "Did you mean Lion?"),
           ("AdamW(weight_deacy=1)", "does not take weight_deacy", "Did you mean weight_decay?"),
-          ("AdamW(learning_rate=1)", "AdamW takes lr, betas"),
-          ("Lion(betas=0.9)", "Lion", "betas is a tuple, not 0.9"),
-          ("AdamW(1e-3)", "every argument needs its name"),
           ("mine.py:Own", "There is no file mine.py"))),
 ]  # fmt: skip
 
@@ -126,8 +108,7 @@ OPTIM = [
 SCHEMES = [
     *(Wrong(f"scheme {text}", later(nl.convert, resnet_cifar(8), text), ValueError, text.partition("(")[0])
       for text in (
-          "partial_batch_norm(mean=maybe)", "fixup(biases=nope)", "layer_scale(init=small)",
-          "ghost_batch_norm(size=big)", "batch_norm(initialization=hee)", "norm_on_skip(place=elsewhere)")),
+          "partial_batch_norm(mean=maybe)", "fixup(biases=nope)", "batch_norm(initialization=hee)")),
     *(Wrong(f"scheme {text}", later(nl.convert, resnet_cifar(8), text), UnsupportedEditError, said)
       for text, said in (("skipinit(alpha=nan)", "nan"), ("zeroinit(dropout=1)", "1"),
                          ("ghost_batch_norm(size=0)", "0"))),
@@ -137,15 +118,13 @@ SCHEMES = [
 TRANSFORMER = "normless:transformer(vocabulary=13, layers=1, width=8, heads=2, feed_forward=8)"
 MODELS = [
     Wrong("wide_resnet of depth 18", lambda: wide_resnet(18), ValueError, "6b + 4", "depth=18; the nearest is 16"),
-    Wrong("resnet_cifar of depth 2", lambda: resnet_cifar(2), ValueError, "6b + 2", "depth=2; the nearest is 8"),
-    Wrong("dense of depth 0", lambda: dense(0), ValueError, "at least one block"),
     Wrong("transformer of images", lambda: build_with_inputs(TRANSFORMER, image_shape=(3, 8, 8)), ValueError,
           "normless:transformer(vocabulary=13", "does not take images"),
     Wrong("transformer of nothing", lambda: build_with_inputs("normless:transformer"), ValueError,
           "transformer needs vocabulary", "normless:transformer(vocabulary=…)"),
     *(Wrong(f"transformer, {given}", later(transformer, 10, **given), ValueError, *words)
       for given, *words in (
-          ({"layers": 0}, "layers=0 and decoder_layers=0"), ({"decoder_layers": 0}, "layers=6 and decoder_layers=0"),
+          ({"layers": 0}, "layers=0 and decoder_layers=0"),
           ({"width": 9, "heads": 3}, "even, a sine and a cosine each", "width=9"),
           ({"heads": 5}, "divides its width into equal heads", "width=512 and heads=5"),
           ({"norm": "before"}, "pre or post, not 'before'"), ({"padding": 10}, "padding=10 and vocabulary=10"))),
@@ -154,31 +133,20 @@ MODELS = [
           ("wide_resnet", "Expected normless:NAME"),
           ("normless:vgg", "normless has no network 'vgg'", "dense, resnet"),
           ("normless:wide_resnet(deep=3)", "does not take deep"),
-          ("normless:wide_resnet(16)", "every argument needs its name"),
-          ("normless:dnse", "normless has no network 'dnse'", "Did you mean dense?"),
-          ("torchvision:nothing", "torchvision has no model 'nothing'", "list_models"),
           ("torchvision:resnet1", "torchvision", "'resnet1'", "Did you mean resnet18?"),
-          ("timm:nothing", "timm has no model 'nothing'", "timm.list_models"),
           ("timm:resnet5x", "timm", "'resnet5x'", "Did you mean resnet50?"),
-          ("hub:resnet", "no module hub", "'resnet'"),
           ("torchvison:resnet18", "no module torchvison", "Did you mean torchvision?"),
           ("missing.py:net", "no file"),
           ("normless:resnet(depth=20)", "18, 34, 50, 101, 152", "depth=20"),
-          ("normless:resnet_v2(depth=18)", "50, 101, 152", "depth=18"),
           ("normless:resnet(depth=34, width_per_group=128)", "Only bottleneck networks"),
-          ("normless:resnet(depth=50, groups=0)", "groups=0 and width_per_group=64"),
-          ("normless:resnet_v2(depth=50, channels=0)", "channels=0"),
           ("normless:resnet(stride_on=conv3)", "conv1, conv2, not 'conv3'"),
           ("normless:resnet(depth=34, stride_on=conv1)", "depth=34 with stride_on='conv1'"))),
     *(Wrong(f"classifier {text}", later(text_classifier, text), ValueError, *words)
       for text, *words in (
           ("brt(hidden_size=32)", "transformers has no kind of model 'brt'", "Did you mean bert?"),
           ("bert(hidden_size='inf')", "transformers", "bert", "hidden_size"),
-          ("bert(hidden=32)", "configuration of bert in transformers has no setting hidden", "hidden_size"),
           ("bert(hidden_size=30, num_attention_heads=4)", "transformers cannot build bert", "of sentences"),
-          ("clip", "transformers cannot build clip as a classifier of sentences"),
-          ("no/such/folder", "There is no file", "config.json", "Nothing is downloaded"),
-          ("nowhere.json", "There is no file nowhere.json"))),
+          ("no/such/folder", "There is no file", "config.json", "Nothing is downloaded"))),
 ]  # fmt: skip
 
 
@@ -187,24 +155,20 @@ def probed(batch: Any = BATCH, *names: str, frozen: bool = False) -> object:
 
 
 def mixing(model: nn.Module, *shape: int) -> object:
-    return nl.mixes_examples(model, torch.zeros(4, 3) if shape == (0,) else torch.randn(shape))
+    return nl.mixes_examples(model, torch.randn(shape))
 
 
 PROBES = [
     Wrong("probe, frozen", lambda: probed(BATCH, "gradients", frozen=True), ValueError, "no trainable parameter"),
     Wrong("probe, a name", lambda: probed(BATCH, "signals"), ValueError, "'signals'", "Did you mean signal"),
-    Wrong("probe, twice", lambda: probed(BATCH, "signal", "signal"), ValueError, "'signal' is named twice"),
     Wrong("probe without targets", lambda: probed(X, "gradients"), ValueError, "so targets are needed"),
-    Wrong("probe, three parts", lambda: probed((*BATCH, None)), ValueError, "a batch of two", "got tuple of 3"),
     Wrong("probe, a loader", lambda: probed(DataLoader(TensorDataset(*BATCH))), ValueError, "got DataLoader",
           "next(iter(loader))"),
     Wrong("probe, an argument", lambda: probed(BATCH, "activations(kinds='norm')"), ValueError,
           "does not take kinds"),
-    Wrong("ride, a name", lambda: RideAlong(["signals"], every(1)), ValueError, "There is no probe 'signals'"),
     Wrong("every step of none", lambda: every(0), ValueError, "every 1 or more steps, got 0"),
     Wrong("mixing, one example", lambda: mixing(LINEAR, 1, 2), ValueError, "that has length 1"),
     Wrong("mixing, a number", lambda: mixing(nn.Identity()), ValueError, "no tensor with an axis"),
-    Wrong("mixing, zeros", lambda: mixing(nn.Linear(3, 3), 0), ValueError, "one value only"),
     Wrong("mixing, a mean", lambda: mixing(Written(lambda m, x: x.mean()), 4, 3), ValueError,
           "No output belongs to an example"),
     Wrong("mixing, chance", lambda: mixing(Written(lambda m, x: x + float(np.random.default_rng().random())), 4, 3),
@@ -234,12 +198,9 @@ INPUTS = [
     Wrong("batch of text", lambda: not_taken(("text", LABELS)), InputsError,
           "Sequential does not take arguments str"),
     Wrong("class 7", lambda: not_taken((X, LABELS + 6)), InputsError, "cross_entropy", "[4, 2], [4]", "IndexError"),
-    Wrong("three labels", lambda: not_taken((X, LABELS[:3])), InputsError,
-          "cross_entropy does not take arguments [4, 2], [3]", "ValueError"),
-    Wrong("no labels", lambda: not_taken((X, None)), ValueError, "targets are needed"),
     *(Wrong(f"{name} of a {type(given).__name__}", later(take, given), TypeError,
             "Expected a network, a torch.nn.Module, got")
-      for name, take in TAKERS.items() for given in (nn.Linear, None, torch.relu)),
+      for name, take in TAKERS.items() for given in (nn.Linear, None)),
 ]  # fmt: skip
 HEALTH = [
     Wrong(f"health, {words}", later(nl.diagnose_trained, nn.Linear(3, 3), batches), error, words)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,6 @@ import pytest
 import torch
 from timm.models.resnet import BasicBlock, ResNet
 from torch import nn
-
-import normless as nl
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL: dict[str, Any] = {"layers": (1, 1, 1, 1), "channels": (8, 8, 16, 16)}
@@ -66,11 +62,6 @@ def test_lightning_trainer(function: Any) -> None:
     assert_trained_without_norms(module.net, start=0.0)
     losses = watch.watch.table.query("quantity == 'loss'")["value"]
     assert float(module.trainer.callback_metrics["loss"]) < losses.iloc[0]
-    # The hooks are gone, and each parameter is in the group of its role.
-    assert not module._forward_pre_hooks
-    groups = {group["name"]: group for group in module.optimizers().param_groups}
-    assert groups["scalars"]["weight_decay"] == 0 < groups["weights"]["weight_decay"]
-    assert len(groups["scalars"]["params"]) == sum(one.numel() == 1 for one in module.net.parameters())
 
 
 @pytest.mark.slow
@@ -97,51 +88,6 @@ def test_onnx_export(function: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_optuna_study(function: Any, tmp_path: Path) -> None:
     study_of_schemes = function("optuna_study.py", "study_of_schemes")
-    for trials, more in ((2, 2), (3, 1)):
-        study = study_of_schemes(tmp_path, more, "normless:wide_resnet(depth=10, width=1)", epochs=1)
-        assert len(study.trials) == trials
+    study = study_of_schemes(tmp_path, 2, "normless:wide_resnet(depth=10, width=1)", epochs=1)
     assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"}
     assert 0 < study.best_value <= 1
-    assert set(study.best_params) == {"scheme", "rate", "weight_decay"}
-
-
-@pytest.fixture
-def private(monkeypatch: pytest.MonkeyPatch) -> Any:
-    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'normless[private]'")
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return import_module("private_digits")
-
-
-def test_private_digits_keep_their_pixels_and_no_network_mixes_examples(private: Any) -> None:
-    from sklearn.datasets import load_digits
-
-    train, test = private.private_digits()
-    assert train.inputs.shape == (1437, 3, 32, 32)
-    found = torch.cat([train.inputs, test.inputs])[:, 1, ::4, ::4].flatten(1).mean(1)
-    expected = torch.from_numpy(load_digits().images).float().flatten(1).mean(1) / 8 - 1
-    # The order is another, and bytes hold the 17 stored values to half of 1/255.
-    assert (found.sort().values - expected.sort().values).abs().max() < 1 / 255
-    inputs = train.inputs[:4]
-    for made, normalized in zip(private.METHODS.values(), (False, True), strict=True):
-        net = made(small(), inputs).train()
-        assert bool(norms(net)) == normalized
-        assert not nl.mixes_examples(net, inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing", "ignore:Secure RNG turned off")
-@pytest.mark.filterwarnings(
-    "ignore:Optimal order is"
-)  # Opacus bounds its search for the noise by a coarser accountant
-def test_private_training_of_both_networks_is_within_the_budget(
-    private: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = "--examples 16 --epochs 1 --batch-size 4 --physical-batch 4 --epsilon 3"
-    monkeypatch.setattr(sys, "argv", ["private_digits.py", *arguments.split()])
-    private.main()
-    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
-    assert [row[0].strip() for row in rows] == list(private.METHODS)
-    for row in rows:
-        assert 0 < float(row[1]) <= 3
-        assert 0 <= float(row[2].strip().removesuffix("%")) <= 100
-    assert float(rows[0][4]) > 0

@@ -24,36 +24,14 @@ Batch = tuple[Any, Any]
 LossFunction = Callable[..., Tensor]
 Observe = Callable[[Tensor], None]
 
-MODULES = (
-    *(
-        "published.outputs",
-        "published.losses",
-        "published.loss_terms",
-        "published.inputs",
-        "published.initialization",
-    ),
-    *("published.structure", "published.connections", "published.attention", "published.optimization"),
-    *("published.numerics", "published.loops", "published.loop_state", "published.healthy"),
-    *("published.healthy_structures", "kinds.batches", "kinds.gradients", "kinds.depth", "kinds.training"),
-    *("kinds.healthy", "reports", "checks.axes", "checks.direction", "checks.losses", "checks.outputs"),
-    *("checks.leaks", "checks.data", "checks.information", "checks.modes", "checks.weights", "checks.settings"),
-    *("checks.not_finite", "checks.odd_forms", "checks.odd_networks", "checks.odd_objectives", "checks.loops"),
-    "checks.loop_steps",
-)
-
 
 @dataclass
 class Training:
     """Hold what a user passes to a diagnoser, and how success is measured.
 
-    Attributes:
-        model: the network, in training mode.
-        batch: (inputs, targets); inputs are a tensor, a tuple of arguments or a dictionary of arguments.
-        loss: called as `loss(outputs, targets)`.
-        optimizer: the optimizer of the training; some rows have none.
-        success: returns a number, 1 at best and 0 for guessing, of the network as it is now.
-        stream: returns the batch of step i; the same batch at every step if None.
-        options: further arguments of `normless.diagnose`.
+    The inputs of the batch are a tensor, a tuple of arguments or a dictionary of arguments. `success` returns a
+    number, 1 at best and 0 for guessing, of the network as it is now. `stream` returns the batch of a step; without
+    it, all steps have the same batch. `options` are further arguments of `normless.diagnose`.
     """
 
     model: nn.Module
@@ -67,16 +45,10 @@ class Training:
 
 @dataclass
 class Loop:
-    """Hold a training whose fault is in its loop.
+    """Hold a training whose fault is in its loop: `run(model, batches, optimizer, observe)`.
 
-    Attributes:
-        model: the network, in training mode.
-        batches: pairs of inputs and targets, in the order of the loop.
-        optimizer: the optimizer, as it is before the loop.
-        run: called as `run(model, batches, optimizer, observe)`; it calls `observe(loss)` once per batch.
-        success: returns a number, 1 at best and 0 for guessing, of the network as it is now.
-        by_findings: whether the findings of a watch are its answer, except for those of the size of updates, and
-            not its messages.
+    It calls `observe(loss)` once per batch. With `by_findings`, the answer of a watch is its findings, except for
+    those of the size of updates, and not its messages.
     """
 
     model: nn.Module
@@ -88,24 +60,16 @@ class Loop:
 
 
 Builder = Callable[[bool], Training | Loop]
+Make = Callable[[], Training]
+SETS = ("published", "kinds", "checks")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Describe one row of the catalogue.
+    """Describe one row of the catalogue: its builder is called with True for the broken training, False for its twin.
 
-    Attributes:
-        name: the name of its builder.
-        kind: the family of the fault.
-        source: where the fault was published.
-        description: what is wrong, in words.
-        builder: called with True for the broken and with False for the repaired training.
-        truth: what an answer must name; None for a healthy training.
-        half: `held` rows are counted, and not looked at.
-        has_twin: whether there is a repaired training.
-        steps: the number of steps after which success is measured, at most 200.
-        reaches: what the repaired training reaches.
-        below: what the broken training stays below.
+    A healthy training has no truth. Rows of the half `held` are counted, and not looked at. After `steps` steps the
+    success of the twin is `reaches` or more, and that of the broken training less than `below`.
     """
 
     name: str
@@ -181,28 +145,37 @@ def truth_of(row: Mapping[str, Any]) -> Truth:
     return Truth(in_full(cause), tuple(row.get("modules", ())), in_full("|".join(symptoms)))
 
 
+def row(name: str, description: str, builder: Builder) -> None:
+    """Add a broken training and its twin, of which truths.yaml says the rest."""
+    stated = TRUTHS[name]
+    half = "seen" if "kinds" in stated else half_of(name)
+    bars = stated.get("bars", (0.9, 0.6))
+    origin = source(*stated["source"])
+    add(Case(name, stated["kind"], origin, description, builder, truth_of(stated), half, True, 200, *bars))
+
+
 def fault(builder: Builder) -> Builder:
-    """Add a builder of a broken training and its twin; its docstring describes the fault, truths.yaml the rest."""
-    name, row = builder.__name__, TRUTHS[builder.__name__]
-    half = "seen" if "kinds" in row else half_of(name)
-    bars = row.get("bars", (0.9, 0.6))
-    described = " ".join((builder.__doc__ or "").split())
-    add(Case(name, row["kind"], source(*row["source"]), described, builder, truth_of(row), half, True, 200, *bars))
+    """Add a row by its builder, whose docstring describes the fault."""
+    row(builder.__name__, " ".join((builder.__doc__ or "").split()), builder)
     return builder
 
 
-def healthy(*item: str, steps: int = 200) -> Callable[[Callable[[], Training]], Callable[[], Training]]:
-    """Add a builder of a healthy training that looks like a broken one; its docstring says why it is right."""
+def looks_odd(name: str, description: str, origin: Sequence[str], make: Make, steps: int = 200) -> None:
+    """Add a healthy training that looks like a broken one; the description says why it is right."""
 
-    def added(builder: Callable[[], Training]) -> Callable[[], Training]:
-        name, description = builder.__name__, " ".join((builder.__doc__ or "").split())
+    def build(broken: bool) -> Training:
+        return make()
 
-        def build(broken: bool) -> Training:
-            return builder()
+    build.__module__ = make.__module__
+    add(Case(name, "healthy", source(*origin), description, build, None, half_of(name), False, steps, 0.5, 2.0))
 
-        build.__module__ = builder.__module__
-        add(Case(name, "healthy", source(*item), description, build, None, half_of(name), False, steps, 0.5, 2.0))
-        return builder
+
+def healthy(*origin: str, steps: int = 200) -> Callable[[Make], Make]:
+    """Add a healthy training by the function that makes it, whose docstring says why it is right."""
+
+    def added(make: Make) -> Make:
+        looks_odd(make.__name__, " ".join((make.__doc__ or "").split()), origin, make, steps)
+        return make
 
     return added
 
@@ -231,14 +204,21 @@ def row_of_kinds(
     add(Case(name, kind, OLDER, build.__doc__ or "", builder, truth, half, twin is not None, 60, 0.0, 0.5))
 
 
+def modules() -> list[str]:
+    """Return the names of the modules that hold rows."""
+    folder = Path(__file__).parent
+    files = [*(file for name in SETS for file in sorted((folder / name).glob("*.py"))), folder / "reports.py"]
+    return [".".join(("tests.faults", *file.relative_to(folder).with_suffix("").parts)) for file in files]
+
+
 def catalogue(half: Half | Literal["all"] = "all", names: Sequence[str] = ()) -> list[Case]:
     """Return the rows of one half, or those that are named.
 
     Raises:
         ValueError: a name is not the name of a row.
     """
-    for module in MODULES:
-        importlib.import_module(f"tests.faults.{module}")
+    for module in modules():
+        importlib.import_module(module)
     unknown = sorted(set(names) - set(CASES))
     if unknown:
         raise ValueError(f"No row is called {', '.join(unknown)}; the names are {', '.join(sorted(CASES))}.")

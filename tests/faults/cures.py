@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 import normless as nl
 from normless.diagnosis import Cure
@@ -26,13 +25,7 @@ from tests.faults.training import train
 
 @dataclass(frozen=True)
 class Result:
-    """The cure that was applied to a row, and the success of the training with it.
-
-    Attributes:
-        kind: the kind of the finding that the cure belongs to.
-        words: what was applied.
-        success: 1 at best, 0 for guessing.
-    """
+    """The cure that was applied to a row, the kind of its finding, and the success of the training with it."""
 
     case: Case
     kind: str
@@ -45,10 +38,8 @@ class Result:
         return self.success >= self.case.below
 
     def __str__(self) -> str:
-        mark = "trains" if self.trains else "FAILS"
-        return (
-            f"{self.case.name:42} {self.kind:24} {self.words:36} {self.success:6.2f} ≥ {self.case.below:.2f}  {mark}"
-        )
+        bar = f"{self.success:6.2f} ≥ {self.case.below:.2f}  {'trains' if self.trains else 'FAILS'}"
+        return f"{self.case.name:42} {self.kind:24} {self.words:36} {bar}"
 
 
 def first_applicable(diagnosis: nl.Diagnosis) -> tuple[str, Cure] | None:
@@ -65,18 +56,11 @@ def applied(training: Training, cure: Cure) -> str:
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
         network = treated(training.model, name, inputs)
         training.optimizer = optimizer_like(training.optimizer, network, mapped=residual_map(network, *arguments))
-        _become(training.model, network)
+        # What refers to the network, such as a measure of success, reads the new one.
+        training.model.__class__, training.model.__dict__ = network.__class__, network.__dict__
     set_groups(training.optimizer, cure.settings)
-    settings = ", ".join(
-        f"{key}={value:.3g}" if key == "lr" else f"{key}={value}" for key, value in cure.settings.items()
-    )
-    return ", ".join(filter(None, (name, settings)))
-
-
-def _become(model: nn.Module, other: nn.Module) -> None:
-    """Turn a module into another one, so that what refers to the first, such as a measure of success, reads it."""
-    model.__class__ = other.__class__
-    model.__dict__ = other.__dict__
+    settings = [f"{key}={value:.3g}" if key == "lr" else f"{key}={value}" for key, value in cure.settings.items()]
+    return ", ".join([*filter(None, [name]), *settings])
 
 
 def result_of(case: Case) -> Result | None:

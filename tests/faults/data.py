@@ -20,10 +20,16 @@ def _table(name: str) -> tuple[Tensor, Tensor]:
     return torch.tensor(loaded.data[order], dtype=torch.float32), torch.tensor(loaded.target[order])
 
 
-def table(name: str) -> tuple[Tensor, Tensor]:
-    """Return the shuffled raw features (float) and targets of "iris", "wine", "diabetes" or "breast_cancer"."""
+def table(name: str, raw: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the shuffled features, raw or standardized, and targets of a table of scikit-learn."""
     features, targets = _table(name)
-    return features.clone(), targets.clone()
+    return features.clone() if raw else standardized(features), targets.clone()
+
+
+def tumors(raw: bool = False) -> tuple[Tensor, Tensor]:
+    """Return measurements of tumors, and whether these are benign, as numbers."""
+    features, targets = table("breast_cancer", raw)
+    return features, targets.float()
 
 
 def digits(count: int = 512, start: int = 0) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ needs a CUDA driver. It takes neither a model and a batch nor a loop.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,24 +23,12 @@ Watch = Callable[[Loop], Sequence[str]]
 
 @dataclass(frozen=True)
 class Diagnoser:
-    """Hold a diagnoser.
-
-    Attributes:
-        name: how tables call it.
-        diagnose: returns ranked texts for a training; None if it needs a loop.
-        watch: runs a loop and returns ranked texts; None if it does not watch loops.
-        package: the package that must be installed.
-    """
+    """Hold a diagnoser: functions that return ranked texts of a training and of a loop, and the package they need."""
 
     name: str
     diagnose: Diagnose | None
     watch: Watch | None
     package: str
-
-    @property
-    def installed(self) -> bool:
-        """Return whether the package of the diagnoser is installed."""
-        return importlib.util.find_spec(self.package) is not None
 
 
 def diagnosis_of(training: Training) -> nl.Diagnosis:
@@ -76,17 +63,8 @@ def on_one_batch(training: Training, steps: int) -> list[float]:
     return trainings.train(replace(training, stream=None), steps)
 
 
-def baseline_diagnose(training: Training) -> list[str]:
-    """Return one text if 50 steps on the batch do not halve the loss: the least that a diagnoser may know."""
-    return _judged(on_one_batch(training, 50))
-
-
-def baseline_watch(loop: Loop) -> list[str]:
-    """Return one text if the loop does not halve the loss."""
-    return _judged(trainings.run_loop(loop))
-
-
-def _judged(losses: Sequence[float]) -> list[str]:
+def halved(losses: Sequence[float]) -> list[str]:
+    """Return one text if a training does not halve the loss: the least that a diagnoser may know."""
     first, last = losses[0], sum(losses[-5:]) / len(losses[-5:])
     if last != last or last - first > abs(first):
         return [f"the loss is not finite or diverges: {first:.3g} → {last:.3g}"]
@@ -95,25 +73,21 @@ def _judged(losses: Sequence[float]) -> list[str]:
 
 DIAGNOSERS = {
     "normless": Diagnoser("normless", normless_diagnose, normless_watch, "normless"),
-    "baseline": Diagnoser("baseline", baseline_diagnose, baseline_watch, "torch"),
+    "baseline": Diagnoser(
+        "baseline",
+        lambda training: halved(on_one_batch(training, 50)),
+        lambda loop: halved(trainings.run_loop(loop)),
+        "torch",
+    ),
 }
 
 
 def diagnoser_of(name: str) -> Diagnoser:
-    """Return a diagnoser of `DIAGNOSERS`, or "module:function" for a function of a training.
-
-    Raises:
-        ValueError: no diagnoser has this name, or its package is not installed.
-    """
+    """Return a diagnoser of `DIAGNOSERS`, or "module:function" for a function of a training."""
     if ":" in name:
         module, function = name.split(":")
         return Diagnoser(name, getattr(importlib.import_module(module), function), None, "torch")
     if name not in DIAGNOSERS:
-        raise ValueError(
-            f"No diagnoser is called {name!r}; choose one of {', '.join(DIAGNOSERS)}, or module:function."
-        )
-    if not DIAGNOSERS[name].installed:
-        raise ValueError(
-            f"{name} needs the package {DIAGNOSERS[name].package}, which is not installed; install it or skip it."
-        )
+        names = ", ".join(DIAGNOSERS)
+        raise ValueError(f"No diagnoser is called {name!r}; choose one of {names}, or module:function.")
     return DIAGNOSERS[name]

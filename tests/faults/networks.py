@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def mlp(
+    *widths: int,
+    act: Callable[[], nn.Module] = nn.ReLU,
+    flat: bool = False,
+    last: Sequence[nn.Module] = (),
+) -> nn.Sequential:
+    """Return linear layers of these widths, activations between them, a flattening first and further layers last."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), act()]
+    return nn.Sequential(*[nn.Flatten()] * flat, *layers[:-1], *last)
+
+
 class TwoTowers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.query = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 16))
-        self.item = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 16))
+        self.query, self.item = mlp(12, 64, 16), mlp(12, 64, 16)
 
     def forward(self, query: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         return F.normalize(self.query(query), dim=-1), F.normalize(self.item(item), dim=-1)
@@ -27,9 +42,8 @@ class VAE(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(64, 96), nn.ReLU())
-        self.mean = nn.Linear(96, 6)
-        self.log_variance = nn.Linear(96, 6)
-        self.decoder = nn.Sequential(nn.Linear(6, 96), nn.ReLU(), nn.Linear(96, 64), nn.Sigmoid())
+        self.mean, self.log_variance = nn.Linear(96, 6), nn.Linear(96, 6)
+        self.decoder = mlp(6, 96, 64, last=[nn.Sigmoid()])
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self.encoder(x)
@@ -140,8 +154,3 @@ class Encoder(nn.Module):
             kept = (~ignore).float()[..., None]
             return self.classifier((x * kept).sum(1) / kept.sum(1).clamp(min=1))
         return self.classifier(x.mean(1))
-
-
-def digit_net() -> nn.Sequential:
-    """Return a perceptron for flat digit images."""
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from pebble import ProcessExpired, ProcessPool
 
-from tests.faults.catalogue import MODULES, Case, Loop, Training, catalogue
+from tests.faults.catalogue import Case, Loop, Training, catalogue, modules
 from tests.faults.diagnosers import Diagnoser, diagnoser_of
 from tests.faults.truth import Verdict
 
@@ -26,14 +26,7 @@ Variant = Literal["broken", "twin", "healthy"]
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold what a diagnoser said of one training.
-
-    Attributes:
-        case: the name of the row.
-        variant: whether the training was broken, the repaired twin, or a healthy odd one.
-        texts: the findings, ranked.
-        error: the exception that the diagnoser raised, or that it ran out of time; empty if neither.
-    """
+    """Hold what a diagnoser said of one training of a row: its ranked findings, or its exception or time-out."""
 
     case: str
     variant: Variant
@@ -92,18 +85,10 @@ def _in_process(diagnoser: str, name: str, variant: Variant) -> Answer:
 
 
 def answers(name: str, cases: Sequence[Case], workers: int = 1, seconds: float = 300.0) -> Iterator[Answer]:
-    """Ask about every training of the rows, each in a process with a time limit.
-
-    Args:
-        name: a name of `DIAGNOSERS`, or module:function.
-        cases: the rows.
-        workers: the number of processes at once.
-        seconds: the time limit of one question.
-    """
+    """Ask a diagnoser of this name about every training of the rows, each in a process with a time limit."""
     diagnoser = diagnoser_of(name)
     context = multiprocessing.get_context("forkserver")
-    modules = [f"tests.faults.{module}" for module in MODULES]
-    context.set_forkserver_preload(["torch._dynamo", "tests.faults.scorer", *modules, diagnoser.package])
+    context.set_forkserver_preload(["torch._dynamo", "tests.faults.scorer", *modules(), diagnoser.package])
     with ProcessPool(max_workers=workers, max_tasks=1, context=context) as pool:
         waiting = [
             (case, variant, pool.schedule(_in_process, args=[name, case.name, variant], timeout=seconds))
@@ -125,21 +110,18 @@ def verdicts(case: Case, answer: Answer) -> list[Verdict]:
     return [case.truth.verdict(text) for text in answer.texts] if case.truth else ["wrong" for _ in answer.texts]
 
 
-def line(diagnoser: str, case: Case, answer: Answer) -> str:
-    """Return the answer, with what the catalogue knows of the row, as one line of JSON."""
-    known = {"diagnoser": diagnoser, "half": case.half, "kind": case.kind, "source": case.source.collection}
-    return json.dumps(known | asdict(answer) | {"verdicts": verdicts(case, answer)}, ensure_ascii=False)
-
-
 def measured(name: str, cases: Sequence[Case], out: Path | None, workers: int, seconds: float) -> list[Answer]:
-    """Ask about all rows, write every answer to `out` as it comes, and return them."""
+    """Ask about all rows, write every answer to `out` as a line of JSON as it comes, and return them."""
     by_name = {case.name: case for case in cases}
     kept = []
     for answer in answers(name, cases, workers, seconds):
         kept.append(answer)
         if out is not None:
+            case = by_name[answer.case]
+            known = {"diagnoser": name, "half": case.half, "kind": case.kind, "source": case.source.collection}
+            known |= {**asdict(answer), "verdicts": verdicts(case, answer)}
             with out.open("a", encoding="utf-8") as file:
-                file.write(line(name, by_name[answer.case], answer) + "\n")
+                file.write(json.dumps(known, ensure_ascii=False) + "\n")
             sys.stderr.write(f"{len(kept):4} {answer.case} ({answer.variant})\n")
     return kept
 

@@ -5,14 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Source:
-    """The program, thread or rule that a case follows.
-
-    Attributes:
-        collection: the published set, a key of `COLLECTIONS`.
-        item: the program, thread or rule in it.
-        address: where it is published, if known.
-        consulted: whether its description or patch was read; False if the fault is written from memory.
-    """
+    """The program, thread or rule of a published set that a case follows; not consulted if written from memory."""
 
     collection: str
     item: str

@@ -20,7 +20,7 @@ MakeOptimizer = Callable[[Any], Optimizer]
 
 def adam(lr: float, kind: type[Optimizer] = Adam, **options: Any) -> MakeOptimizer:
     """Adam, or an optimizer of another kind, of all parameters."""
-    return lambda model: kind(model.parameters(), lr=lr, **options)  # type: ignore[call-arg]
+    return lambda model: kind(model.parameters(), lr=lr, **options)
 
 
 def adamw(lr: float, **options: Any) -> MakeOptimizer:
@@ -69,7 +69,12 @@ def made(
         success = fitted(model, x, y, chosen, guess) if guess else measure(model, x, y)
     taken = (lambda step: stream[step % len(stream)]) if isinstance(stream, list) else stream
     made_of = optimizer(model) if callable(optimizer) and not isinstance(optimizer, Optimizer) else optimizer
-    return Training(model, (x, y), chosen, made_of, success, taken, options)  # type: ignore[arg-type]
+    return Training(model, (x, y), chosen, made_of, success, taken, options)
+
+
+def fit(batch: Batch, model: nn.Module, *settings: Any, **named: Any) -> Training:
+    """Return a training of a batch that is drawn before the network."""
+    return made(model, *batch, *settings, **named)
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -92,28 +97,19 @@ def outputs_in_eval(model: nn.Module, inputs: Any) -> Any:
 
 def accuracy(model: nn.Module, inputs: Any, labels: Tensor) -> Success:
     """Measure the share of correct classes, corrected for guessing the most frequent class; logits are (N, C, …)."""
-    return lambda: above_guess((outputs_in_eval(model, inputs).argmax(1) == labels).float().mean().item(), labels)
+    return lambda: share_correct(outputs_in_eval(model, inputs).argmax(1), labels)
 
 
 def binary_accuracy(model: nn.Module, inputs: Any, labels: Tensor, threshold: float = 0.0) -> Success:
     """Measure the share of correct signs (or sides of the threshold), corrected for guessing."""
-
-    def measured() -> float:
-        chosen = (outputs_in_eval(model, inputs) > threshold).float()
-        return above_guess((chosen == labels).float().mean().item(), labels)
-
-    return measured
-
-
-def above_guess(correct: float, labels: Tensor) -> float:
-    """Return 0 for the accuracy of the most frequent label and 1 for perfect accuracy."""
-    frequent = torch.unique(labels, return_counts=True)[1].max().item() / labels.numel()
-    return (correct - frequent) / max(1 - frequent, 1e-9)
+    return lambda: share_correct((outputs_in_eval(model, inputs) > threshold).float(), labels)
 
 
 def share_correct(chosen: Tensor, labels: Tensor) -> float:
-    """Return the accuracy of chosen classes, corrected for guessing."""
-    return above_guess((chosen == labels).float().mean().item(), labels)
+    """Return 0 for the accuracy of the most frequent label and 1 for perfect accuracy."""
+    correct = (chosen == labels).float().mean().item()
+    frequent = torch.unique(labels, return_counts=True)[1].max().item() / labels.numel()
+    return (correct - frequent) / max(1 - frequent, 1e-9)
 
 
 def r_squared(model: nn.Module, inputs: Any, targets: Tensor) -> Success:

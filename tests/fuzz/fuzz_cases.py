@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fuzz_world import DENSE, DIGITS, MARK
+from fuzz_world import DENSE, DIGITS
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
@@ -20,9 +20,8 @@ ODD = [
     *("[]", "{}", "[1, 2]", "{a: 1}", "{a: 1}: 2", "()", "(1,)", "nowhere/at/all", ".", "..", "/", "/dev/null"),
     *("net", "mine.py", "images", "a" * 5000, "(", ")", "x=1", "a(b=c(d=1))", "${HOME}", "%s", "--", "-h", "\n"),
     *("sqlite://", ":memory:", "1/2", "2/1", "*a", "&a", "!!python/object:os.system", "!!int x", "2020-01-01"),
-    *("1_000", ".nan", "-.inf", "~", "1,2", "a+b", "+", "+ +", "skipinit + ", "__class__", "lambda: 1", "1/0", "**"),
-    *("{[1]}", "-" * 3000 + "1", "(" * 300, "[" * 3000, "x" * 300 + ".py:y", "1e400", "9" * 5000, "&a [*a]"),
-    *("run", "\t", "0x10"),
+    *("1_000", ".nan", "~", "1,2", "+", "skipinit + ", "__class__", "lambda: 1", "1/0", "{[1]}", "-" * 3000 + "1"),
+    *("(" * 300, "[" * 3000, "x" * 300 + ".py:y", "1e400", "9" * 5000, "&a [*a]", "run", "\t", "0x10"),
 ]
 TRANSFORMER = "normless:transformer(layers=1,width=8,heads=2,feed_forward=8)"
 SMALL_BERT = "transformers:bert(num_hidden_layers=1,hidden_size=8,num_attention_heads=2,intermediate_size=8)"
@@ -34,32 +33,13 @@ TEXTS: dict[str, list[str]] = {
         *(TRANSFORMER, SMALL_BERT, "transformers:bert.json", "torchvision:resnet18(depth=3)"),
     ],
     "scheme": [
-        *(
-            "skipinit",
-            "skipinit(alpha=1)",
-            "skipinit(alpha=1/sqrt(L))",
-            "fixup(gain=0.5, biases=False)",
-            "batch_norm",
-        ),
-        *(
-            "mine.py:own(gain=2.0)",
-            "zeroinit(dropout=0.2)",
-            "none + ZeroClassifier()",
-            "group_norm(groups=2)",
-            "lsuv",
-        ),
-        *("deepnorm", "nf_resnet(alpha=0.1)", "dyt(alpha=0.5)", "t_fixup", "layer_norm", "completep(base_depth=2.0)"),
-        *("tailored_activations(eta=0.9)", "weight_standardization(groups=None)", "none(keep_scale='all')", "rezero"),
+        *("skipinit", "skipinit(alpha=1/sqrt(L))", "fixup(gain=0.5, biases=False)", "mine.py:own(gain=2.0)"),
+        *("zeroinit(dropout=0.2)", "none + ZeroClassifier()", "group_norm(groups=2)", "lsuv", "nf_resnet(alpha=0.1)"),
+        *("dyt(alpha=0.5)", "completep(base_depth=2.0)", "weight_standardization(groups=None)"),
     ],
     "data": [
         *(DIGITS, DIGITS, "gaussian(train=32, test=16)", "image_folder(size=8, resize=8)", "mine.py:few", "svhn"),
-        *(
-            "correlated(train=32, test=16)",
-            "cifar10",
-            "cifar10(train=5)",
-            "digits(train=48, test=16, seed=1)",
-            "pets",
-        ),
+        *("cifar10(train=5)", "digits(train=48, test=16, seed=1)", "pets"),
     ],
     "texts": ["labelled_text", "labelled_text(sentence='sentence')", "sst2", "sentiment(train=24, test=8)"],
     "pairs": ["grammar(train=24, validation=8, test=8)", "parallel_text", "parallel_text(source='de')", "multi30k"],
@@ -67,13 +47,11 @@ TEXTS: dict[str, list[str]] = {
     "reader": [SMALL_BERT, "mine.py:net", "net"],
     "translator": [TRANSFORMER, "mine.py:net"],
     "out": ["out", "out", "run", "config.yaml", "images"],
-    "data_root": ["texts", "tables", "pairs", "images", "nowhere"],
+    "data_root": ["texts", "pairs", "images", "nowhere"],
     "config": ["config.yaml", "run/config.yaml"],
     "sweep": ["sweep.yaml", "config.yaml"],
     "table": ["out.csv", "out.parquet"],
-    "figure": ["out.svg", "new/out.svg"],
     "page": ["page.html", "new/page.html"],
-    "metrics": ["test_accuracy", "bleu"],
     "artefact": ["fixup/table-1", "skipinit/figure-1", "mine.py:own", "--list", "--all"],
     "what": ["step", "map", "memory", "schemes", "models", "data", "probes", "run", "lab"],
     "db": ["sqlite:///lab/runs.sqlite", "sqlite:///nowhere/a.db", "postgresql://"],
@@ -100,8 +78,8 @@ LINES = {
     "bench": "bench WHAT",
 }
 FILES = [
-    *("mine.py", "sweep.yaml", "config.yaml", "bert.json", "texts/train.tsv", "texts/test.tsv", "tables/train.csv"),
-    *("pairs/train.de", "pairs/test.en", "hub/train.parquet", "images/train/cat/0.png", "images/val/dog/1.png"),
+    *("mine.py", "sweep.yaml", "config.yaml", "bert.json", "texts/train.tsv", "texts/test.tsv"),
+    *("pairs/train.de", "pairs/test.en", "images/train/cat/0.png", "images/val/dog/1.png"),
     *("net/model.safetensors", "net/recipe.json", "run/checkpoint.pt", "run/config.yaml", "run/digests.json"),
     *("run/result.json", "run/epochs.parquet", "run/steps.parquet", "lab/runs.sqlite"),
 ]
@@ -114,20 +92,9 @@ BODIES = [
     *("def net(:\n", "import nowhere\n", "x = 1 / 0\n", "def net():\n    return None\n", "net = 3\n", "\x00", "é = "),
     *("def net(a, b):\n    return a\n", "def net():\n    raise RuntimeError('no\\nnet')\n", "raise SystemExit(3)\n"),
     *("def net():\n    return {}['a']\n", "def net():\n    return net()\n", "def net():\n    raise ValueError\n"),
-    *("def net():\n    import sys; sys.exit(5)\n", "def own():\n    return 3\n", "def own(x):\n    return ()\n"),
-    *("def own():\n    return (1, 2)\n", "own = None\n", "def own():\n    raise OSError(2, 'no scheme')\n"),
-    *("def few():\n    return 1\n", "def few():\n    raise KeyError(1)\n", _NET.format("Linear(2, 2), 'inputs'")),
-    *(_NET.format("Linear(2, 2), torch.randn(4, 3)"), _NET.format("Module(), torch.randn(4, 3)")),
-    _NET.format("Linear(2, 2), (torch.randn(4, 2), torch.randn(4, 2))"),
-    _NET.format("Linear(12, 3).apply(lambda m: m.weight.data.fill_(float('nan'))), torch.randn(4, 12)"),
-    *(_FORWARD.format("return 'text'"), _FORWARD.format("raise KeyError('a')"), _FORWARD.format("return x.nowhere")),
-]
-# Names that leave the mark in the folder of the case if they are executed or followed.
-NAMES = [
-    *("evil.py:net", "../evil.py:net", "./evil.py:net(x=1)", "evil:net", "none + evil.py:net()", "../evil.py:net()"),
-    *(f"subprocess:getoutput(cmd='touch {MARK}')", f"os:mkdir(path='{MARK}')", f"os:system(command='mkdir {MARK}')"),
-    *("timm:resnet18(checkpoint_path='evil.py')", f'builtins:exec(source=\'open("{MARK}", "w")\')'),
-    f"../../../{MARK}",
+    *("def own():\n    return 3\n", "own = None\n", "def own():\n    raise OSError(2, 'no scheme')\n"),
+    *("def few():\n    return 1\n", _NET.format("Linear(2, 2), 'inputs'")),
+    *(_FORWARD.format("return 'text'"), _FORWARD.format("raise KeyError('a')")),
 ]
 TEXT = st.one_of(st.sampled_from(ODD), st.text(max_size=12).filter(lambda text: "\x00" not in text))
 
@@ -176,7 +143,7 @@ def lines(draw: Any, name: str) -> list[str]:
 
 
 WORD = st.one_of(TEXT, st.sampled_from(["train", "sweep", "--json", "--out", "inspect"]))
-BODY, NAME = st.sampled_from(BODIES), st.sampled_from(NAMES)
+BODY = st.sampled_from(BODIES)
 CONTENT = st.one_of(st.sampled_from(ODD), BODY, st.just(BOMB), st.text(max_size=30))
 WAYS = ["flip", "flip", "truncate", "repeat", "insert", "value", "value", "replace", "gone", "folder"]
 WHERE = st.floats(0, 1, exclude_max=True)
@@ -191,7 +158,7 @@ READS = {
     "mine.py": "inspect mine.py:net --schemes skipinit",
     "sweep.yaml": f"{SWEEP} out",
     "config.yaml": "train --config config.yaml --out out",
-    **{f"{root}/": f"{TEXT_RUN} {root}" for root in ("texts", "tables", "hub")},
+    "texts/": f"{TEXT_RUN} texts",
     "pairs/": f"{TRANSLATION} --data parallel_text --data-root pairs --model {TRANSFORMER}",
     "images/": "train --model normless:wide_resnet(depth=10,width=1) --epochs 1 --batch-size 4 --out out "
     "--data image_folder(size=8,resize=8,workers=0) --data-root images",
@@ -202,12 +169,6 @@ USERS = [
     *(f"train --config config.yaml {words} --out out" for words in ("--scheme mine.py:own", "--data mine.py:few")),
     "train --config config.yaml --model mine.py:net --out out",
 ]
-# Commands that read what may name code.
-NAMED = {
-    "net/recipe.json": ["inspect net", "probe net --probes signal", "diagnose net"],
-    "runs.parquet": ["report --from runs.parquet --page page.html"],
-    "lab/runs.sqlite": ["sweep prune sweep.yaml --out lab", "watch lab --json", f"{SWEEP} lab"],
-}
 
 
 def _damages(*files: str, ways: Sequence[str] = WAYS, content: st.SearchStrategy[str] = CONTENT) -> Any:
@@ -227,9 +188,5 @@ CASES: dict[str, st.SearchStrategy[Any]] = {
         for start, line in READS.items()
     },
     "the user's file": st.tuples(_words(*USERS), _damages("mine.py", ways=["replace"], content=BODY)),
-    **{
-        f"code in {file}": st.tuples(_words(*texts), _damages(file, ways=["plant"], content=NAME))
-        for file, texts in NAMED.items()
-    },
 }
 """Command lines, after damage to files: (path, how, where, content)."""

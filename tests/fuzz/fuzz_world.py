@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 import yaml
 from PIL import Image
 
 from normless.cli import main
-from normless.saving import digest_of_values
 from normless_lab.process.yaml_files import checked_size
-from normless_lab.sweeps import RunRow, RunState
-from normless_lab.sweeps.store import sqlite_url
 
 DENSE = "normless:dense(depth=2, width=8, in_features=12, classes=3)"
 SMALL = "normless:dense(depth=2, width=8)"
 DIGITS = "digits(train=48, test=16)"
-# What code that is only named by data would leave if it was executed.
-MARK = "ran"
 BERT = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
 TEXTS = {
     "mine.py": """import torch
@@ -55,7 +48,6 @@ def own(gain: float = 1.0):
 def few():
     return load_data("digits", train=48, test=16)
 """,
-    "evil.py": f"import pathlib as p\np.Path(__file__).with_name('{MARK}').touch()\ndef net(**_):\n    return None\n",
     "sweep.yaml": f"""name: fuzzed
 base: {{model: "{SMALL}", data: "{DIGITS}", epochs: 1, batch_size: 16}}
 axes:
@@ -70,8 +62,6 @@ exclude: [{{scheme: none, network: deep}}]
     "bert.json": json.dumps({"model_type": "bert", "vocab_size": 64, **BERT}),
     "texts/train.tsv": "sentence\tlabel\n" + "".join(f"a{n % 3} film {n}\t{n % 2}\n" for n in range(24)),
     "texts/test.tsv": "sentence\tlabel\n" + "".join(f"b{n % 3} film\t{n % 2}\n" for n in range(8)),
-    "tables/train.csv": "sentence,label\n" + "".join(f'"a, film {n}",{["good", "bad"][n % 2]}\n' for n in range(24)),
-    "tables/test.csv": "sentence,label\n" + "".join(f"film {n},{['good', 'bad'][n % 2]}\n" for n in range(8)),
     "pairs/train.de": "".join(f"ein Hund {n}\n" for n in range(46)),
     "pairs/train.en": "".join(f"a dog {n}\n" for n in range(46)),
     **{f"pairs/{part}.de": "ein Hund\nzwei Hunde\n" for part in ("val", "test")},
@@ -90,10 +80,6 @@ def write_world(folder: Path) -> None:
         for number in range(4):
             pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "images" / kind / f"{number}.png")
-    rows = pd.DataFrame({"sentence": [f"a film {n}" for n in range(24)], "label": [n % 2 for n in range(24)]})
-    (folder / "hub").mkdir()
-    for split in ("train", "test"):
-        rows.to_parquet(folder / "hub" / f"{split}.parquet")
     assert main(["convert", DENSE, "--image", "1", "3", "4", "--scheme", "skipinit", "--out", "net"]) == 0
     assert main(["train", "--config", "config.yaml", "--out", "run"]) == 0
     assert main(["sweep", "status", "sweep.yaml", "--once", "--out", "lab"]) == 0
@@ -101,8 +87,6 @@ def write_world(folder: Path) -> None:
 
 def damage(path: Path, how: str, where: float, content: str) -> None:
     """Do one harm to a file, if it is there: `where` is a share of its length, `content` what another text is."""
-    if how == "plant":
-        plant(path, where, content)
     if not path.exists() or path.is_dir():
         return
     data, text = path.read_bytes(), content.encode("utf-8", "surrogateescape")
@@ -145,33 +129,3 @@ def _change_value(path: Path, where: float, content: str) -> None:
         else:
             text = yaml.safe_dump(read) if path.suffix == ".yaml" else json.dumps(read, default=str)
             path.write_text(text, encoding="utf-8")
-
-
-_ROW: dict[str, Any] = {
-    "outcome": "trained",
-    "error": None,
-    "result": None,
-    "seconds": 0.0,
-    "machine": "",
-    "versions": {},
-}
-
-
-def plant(path: Path, where: float, name: str) -> None:
-    """Let a recipe, a file of runs or a database name code, at one of the places where it names something."""
-    if path.suffix == ".json":
-        values = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps(values | {["model", "scheme"][where < 0.5]: name}), encoding="utf-8")
-    elif path.suffix == ".parquet":
-        asked = {"id": "fixup/table-1", "budget": "smoke"}
-        asked |= {["id", "data", "weights", "budget"][int(4 * where)]: name}
-        row: Any = {**_ROW, "hash": "a", "kind": "artefact", "config": json.dumps(asked), "finished_at": "2026-01-01"}
-        row["versions"] = "{}"
-        row = {column.name: row[column.name] for column in fields(RunRow)}
-        pd.DataFrame([row | {"digest": digest_of_values(row)}]).to_parquet(path, index=False)
-    else:
-        path.parent.mkdir(exist_ok=True)
-        with RunState(sqlite_url(path)) as state:
-            config = {"model": name, "scheme": name, "data": name}
-            row = {"hash": "a" * 64, "kind": name, "config": config, "result": {"outcome": "trained"}}
-            state.add([RunRow(**_ROW | row, finished_at="2026-01-01")])

@@ -48,8 +48,7 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         inside = self.raise_(self.middle(self.down(x)))
-        logits: Tensor = self.out(self.up(torch.cat([x, inside], 1)))
-        return logits
+        return self.out(self.up(torch.cat([x, inside], 1)))
 
 
 INSIDE = ["down: conv1 conv2 | shortcut.0", "middle: conv1 conv2"]
@@ -69,8 +68,7 @@ class AddingUNet(UNet):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        logits: Tensor = self.out(self.up(x + self.raise_(self.middle(self.down(x)))))
-        return logits
+        return self.out(self.up(x + self.raise_(self.middle(self.down(x)))))
 
 
 class TimeBlock(nn.Module):
@@ -124,8 +122,7 @@ class DiffusionUNet(nn.Module):
         t = self.embed(torch.cat([angles.sin(), angles.cos()], 1))
         h = self.down(self.stem(x), t)
         inside = F.interpolate(self.attention(self.middle(self.lower(h), t)), scale_factor=2.0)
-        noise: Tensor = self.out(self.up(torch.cat([inside, h], 1), t))
-        return noise
+        return self.out(self.up(torch.cat([inside, h], 1), t))
 
 
 class VolumeUnit(nn.Module):
@@ -277,5 +274,4 @@ class RevNet(nn.Module):
         for f, g in zip(self.parts[::2], self.parts[1::2], strict=True):
             a = a + f(b)
             b = b + g(a)
-        logits: Tensor = self.head(torch.cat([a, b], 1).mean((2, 3)))
-        return logits
+        return self.head(torch.cat([a, b], 1).mean((2, 3)))

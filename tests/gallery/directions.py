@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gallery.row import Row, add, entropy, squares
+from gallery.row import Row, add, entropy, row, squares
 
 
 class Block(nn.Module):
@@ -19,7 +19,7 @@ class Block(nn.Module):
         self.first, self.last = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.last(F.relu(self.first(self.norm(x))))  # type: ignore[no-any-return]
+        return x + self.last(F.relu(self.first(self.norm(x))))
 
 
 class Trunk(nn.Sequential):
@@ -104,7 +104,7 @@ class Attention(nn.Module):
         else:
             turned = [part * 0.6 + torch.cat([-part[..., 4:], part[..., :4]], -1) * 0.8 for part in (q, k)]
             y = F.scaled_dot_product_attention(*turned, v)
-        return x + self.out(y.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        return x + self.out(y.transpose(1, 2).flatten(-2))
 
 
 NORMED: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -123,19 +123,10 @@ for normed, logits in (("layer", "softmax"), ("layer", "einsum"), ("rms", "rotat
                 del one.tau
         return nn.Sequential(nn.Linear(6, 16), first, Block(16), second, nn.LayerNorm(16), nn.Linear(16, 4))
 
-    add(
-        Row(
-            f"{normed} norms of queries and keys, {logits}",
-            "directions",
-            attentive,
-            "randn(2, 5, 6)",
-            blocks=("1: qkv out", "2: first last", "3: qkv out"),
-            stem=("0",),
-            heads=("5",),
-            roles="last: *.norm; other: 4",
-            loss=entropy,
-        )
-    )
+    name = f"{normed} norms of queries and keys, {logits}"
+    stated = {"stem": ("0",), "heads": ("5",), "roles": "last: *.norm; other: 4", "loss": entropy}
+    listed = ("1: qkv out", "2: first last", "3: qkv out")
+    add(Row(name, "directions", attentive, "randn(2, 5, 6)", blocks=listed, **stated))
 
 
 class Heads(nn.Module):
@@ -164,7 +155,7 @@ HEADS: dict[str, tuple[int, Callable[..., object]]] = {
 }
 for name, (count, join) in HEADS.items():
     heads = tuple(f"heads.{number}" for number in range(count))
-    build = lambda join=join, count=count: Heads(join, count)  # type: ignore[misc] # noqa: E731
+    build = lambda join=join, count=count: Heads(join, count)  # noqa: E731
     pairs = name in ("distances", "a Gram matrix")
     add(Row(name, "directions", build, "randn(6, 6)", blocks=IN_TRUNK, heads=heads, loss=squares, batched=not pairs))
 
@@ -176,19 +167,13 @@ class CosineLinear(nn.Linear):
         return 5 * F.linear(F.normalize(x), F.normalize(self.weight))
 
 
+@row(
+    "randn(4, 6)",
+    ["0.1: first last", "0.2: first last"],
+    name="a cosine layer",
+    heads="1",
+    odd="the weight of the head is normalized in its own module",
+    loss=entropy,
+)
 def with_cosine_layer() -> nn.Module:
     return nn.Sequential(Trunk(), CosineLinear(8, 4, bias=False))
-
-
-add(
-    Row(
-        "a cosine layer",
-        "directions",
-        with_cosine_layer,
-        "randn(4, 6)",
-        blocks=("0.1: first last", "0.2: first last"),
-        heads=("1",),
-        odd="the weight of the head is normalized in its own module",
-        loss=entropy,
-    )
-)

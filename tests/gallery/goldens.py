@@ -88,7 +88,7 @@ def _of_groups(model: nn.Module, found: nl.ResidualMap) -> Iterator[str]:
 def _of_plan(net: nn.Module) -> Iterator[str]:
     """The changes of a conversion: edit and change, and the paths of all that have it."""
     grouped: dict[str, list[str]] = defaultdict(list)
-    for change in net.normless.plan:  # type: ignore[union-attr]
+    for change in net.normless.plan:
         what = re.sub(r"× [\d.e+-]+", "× …", change.what) if "KeepScale" in change.edit else change.what
         grouped[f"{change.edit}: {without_numbers(what)}"].append(change.path or "the network")
     yield from (f"{what}: {braced(paths)}" for what, paths in grouped.items())

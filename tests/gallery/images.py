@@ -29,8 +29,7 @@ class Classifier(nn.Module):
         self.stem, self.blocks, self.fc = stem, nn.Sequential(*blocks), nn.Linear(width, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.fc(self.blocks(self.stem(x)).mean((2, 3)))
-        return logits
+        return self.fc(self.blocks(self.stem(x)).mean((2, 3)))
 
 
 class Basic(nn.Module):

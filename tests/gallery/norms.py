@@ -131,21 +131,17 @@ class RootLevel(nn.Module):
                 x = torch.relu(x + norm(linear(x)))
             else:
                 x = x + linear(torch.relu(norm(x)))
-        logits: Tensor = self.head(x if self.kind == "v1" else torch.relu(self.norms[2](x)))
-        return logits
+        return self.head(x if self.kind == "v1" else torch.relu(self.norms[2](x)))
 
 
 for kind, roles in {"post-norm": "other: norms.2; last: *", "v1": "last: *", "v2": "other: norms.2; last: *"}.items():
-    at_root = row(
-        "randn(4, 6)", ["layers: 0", "layers: 1"], kind, name=f"{kind} at the root", stem="stem", roles=roles
-    )
-    at_root(RootLevel)
+    stated = {"name": f"{kind} at the root", "stem": "stem", "roles": roles}
+    row("randn(4, 6)", ["layers: 0", "layers: 1"], kind, **stated)(RootLevel)
 
 
 def of_dimensions(dimensions: int) -> nn.Module:
-    layer = {
-        name: getattr(nn, f"{name}{dimensions}d") for name in ("Conv", "ConvTranspose", "BatchNorm", "InstanceNorm")
-    }
+    kinds = ("Conv", "ConvTranspose", "BatchNorm", "InstanceNorm")
+    layer = {name: getattr(nn, f"{name}{dimensions}d") for name in kinds}
     body = nn.Sequential(
         layer["BatchNorm"](4), nn.ReLU(), layer["Conv"](4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(),
         layer["ConvTranspose"](4, 4, 3, padding=1), layer["InstanceNorm"](4, affine=True),
@@ -155,26 +151,16 @@ def of_dimensions(dimensions: int) -> nn.Module:
 
 for dimensions in (1, 2, 3):
     shape = ", ".join(["2", "3", *["5"] * dimensions])
-    roles = "last: 1.body.6; other: 1.body.0 1.body.3"
-    of_any = row(
-        f"randn({shape})",
-        ["1.body: 2 5"],
-        dimensions,
-        name=f"norms of {dimensions} dimensions",
-        stem="0",
-        roles=roles,
-        odd="a transposed convolution; an instance norm at the end",
-    )
-    of_any(of_dimensions)
+    stated = {"name": f"norms of {dimensions} dimensions", "stem": "0"}
+    stated |= {"roles": "last: 1.body.6; other: 1.body.0 1.body.3"}
+    stated |= {"odd": "a transposed convolution; an instance norm at the end"}
+    row(f"randn({shape})", ["1.body: 2 5"], dimensions, **stated)(of_dimensions)
 
 
-@row(
-    "randn(4, 6)",
-    ["1: first second | skip"],
-    name="a norm by hand on a skip path",
-    stem="0",
-    roles="down: 1.skip_norm",
-)
+BY_HAND = {"name": "a norm by hand on a skip path", "stem": "0", "roles": "down: 1.skip_norm"}
+
+
+@row("randn(4, 6)", ["1: first second | skip"], **BY_HAND)
 def norm_on_skip_path() -> nn.Module:
     projecting = Written(
         lambda m, x: m.skip_norm(m.skip(x)) + m.second(m.first(x).relu()),
@@ -232,12 +218,8 @@ ACTIVATED: dict[str, Callable[[], nn.Module]] = {
     "a layer norm with dropout": lambda: GeluLayerNorm(WIDTH),
 }
 for name, made in ACTIVATED.items():
-    images(
-        name,
-        lambda made=made: ConvBlock(made()),
-        roles="last: *.norm2; other: *.norm1",
-        odd="an activation in a norm",
-    )
+    stated = {"roles": "last: *.norm2; other: *.norm1", "odd": "an activation in a norm"}
+    images(name, lambda made=made: ConvBlock(made()), **stated)
 
 
 class LowRank(nn.Module):
@@ -249,11 +231,11 @@ class LowRank(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + self.up(self.down(x))  # type: ignore[no-any-return]
+        return self.layer(x) + self.up(self.down(x))
 
 
 def pruned(layer: nn.Conv2d) -> nn.Module:
-    prune.l1_unstructured(layer, "weight", 0.3)  # type: ignore[no-untyped-call]
+    prune.l1_unstructured(layer, "weight", 0.3)
     return layer
 
 
@@ -268,6 +250,5 @@ WRAPPED: dict[str, Callable[[nn.Conv2d], nn.Module]] = {
 }
 for name, wrap in WRAPPED.items():
     layers = [f"conv{n}.{part}" for n in (1, 2) for part in ("layer", "down", "up")] if wrap is LowRank else []
-    images(
-        name, lambda wrap=wrap: ConvBlock(nn.ReLU(), wrap), *layers, roles="last: *", odd="the weights are computed"
-    )
+    stated = {"roles": "last: *", "odd": "the weights are computed"}
+    images(name, lambda wrap=wrap: ConvBlock(nn.ReLU(), wrap), *layers, **stated)

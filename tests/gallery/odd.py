@@ -27,7 +27,7 @@ class Tied(Images):
         x = self.stem(x)
         for _ in range(3):
             x = self.blocks[0](x)
-        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(x.mean((2, 3)))
 
 
 @row(PAIR, [f"trunk.blocks.{b}: conv1 conv2" for _ in "xy" for b in range(2)], odd="one trunk, called twice")
@@ -37,7 +37,7 @@ class CalledTwice(nn.Module):
         self.trunk, self.head = Trunk(), nn.Linear(2 * WIDTH, 3)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.head(torch.cat([self.trunk(x), self.trunk(y)], 1))  # type: ignore[no-any-return]
+        return self.head(torch.cat([self.trunk(x), self.trunk(y)], 1))
 
 
 @row(PAIR, [f"trunk.blocks.{b}: conv1 conv2" for _ in "xy" for b in range(2)], odd="one trunk of two names")
@@ -47,7 +47,7 @@ class NamedTwice(CalledTwice):
         self.other = self.trunk
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.head(torch.cat([self.trunk(x), self.other(y)], 1))  # type: ignore[no-any-return]
+        return self.head(torch.cat([self.trunk(x), self.other(y)], 1))
 
 
 @row(
@@ -65,7 +65,7 @@ class Uneven(nn.Module):
         one = F.relu(self.block(F.relu(self.stem(x))))
         other = self.block(self.norm(self.stem(y)))
         parts = [self.own(one).mean((2, 3)), other.mean((2, 3))]
-        return self.head(torch.cat(parts, 1))  # type: ignore[no-any-return]
+        return self.head(torch.cat(parts, 1))
 
 
 class OptionA(nn.Module):
@@ -80,7 +80,7 @@ class OptionA(nn.Module):
         short = F.avg_pool2d(x, 1, 2)
         zeros = torch.Tensor(short.size(0), WIDTH, short.size(2), short.size(3)).zero_().to(x.dtype)
         h = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return torch.cat([short.data, zeros], 1) + h  # type: ignore[no-any-return]
+        return torch.cat([short.data, zeros], 1) + h
 
 
 class Joined(nn.Module):
@@ -131,7 +131,7 @@ class Autocast(Images):
         x = self.stem(x)
         with torch.autocast("cpu", torch.bfloat16):
             x = self.blocks(x).float()
-        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(x.mean((2, 3)))
 
 
 @row(PHOTOS, TWO, odd="no gradients in the first block", loss=entropy)
@@ -140,7 +140,7 @@ class NoGrad(Images):
         x = self.stem(x)
         with torch.no_grad():
             x = self.blocks[0](x)
-        return self.head(self.blocks[1](x).mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(self.blocks[1](x).mean((2, 3)))
 
 
 @row(PHOTOS, TWO, odd="checkpoints in both of torch's ways", loss=entropy)
@@ -148,7 +148,7 @@ class Checkpointed(Images):
     def forward(self, x: Tensor) -> Tensor:
         x = checkpoint(self.blocks[0], self.stem(x), use_reentrant=True)
         x = checkpoint(self.blocks[1], x, use_reentrant=False)
-        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(x.mean((2, 3)))
 
 
 @row(PHOTOS, TWO, odd="training leaves out blocks at random", loss=entropy)
@@ -158,7 +158,7 @@ class DropsLayers(Images):
         for block in self.blocks:
             if not (self.training and random.random() < 0.5):
                 x = block(x)
-        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(x.mean((2, 3)))
 
 
 @row(PHOTOS, TWO, odd="a second head in training, a norm that never runs")
@@ -182,7 +182,7 @@ class Positions(Images):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.stem(x) + self.positions(torch.ones(1)).view(1, -1, 1, 1))
-        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(x.mean((2, 3)))
 
 
 @row("randn(6, 4)", ["layers: 0", "layers: 1"], odd="how many rows there are depends on values", batched=False)
@@ -198,7 +198,7 @@ class ChosenRows(nn.Module):
         x = self.stem(x)[rows]
         for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + layer(norm(x)).relu()
-        return self.head(F.pad(x, (0, 0, 0, 1)))  # type: ignore[no-any-return]
+        return self.head(F.pad(x, (0, 0, 0, 1)))
 
 
 # Streams.
@@ -222,7 +222,7 @@ def attended(m: Any, token: Tensor, x: Tensor) -> Tensor:
     """A class token whose norm attends to itself and to what is made of the input (Touvron et al. 2021)."""
     y = m.norm0(token)
     every = torch.cat((y, x), 1)
-    return token + m.h(F.scaled_dot_product_attention(m.f(y), m.g(every), m.k(every)))  # type: ignore[no-any-return]
+    return token + m.h(F.scaled_dot_product_attention(m.f(y), m.g(every), m.k(every)))
 
 
 def class_attention(m: Any, x: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ def state_space(m: Any, x: Tensor) -> Tensor:
     """Δ computed from a view of x, D · x beside the scan of another view (Gu & Dao 2023)."""
     y = F.silu(m.f(m.stem(x)))
     across, step = y.mT, F.softplus(m.h(m.g(y)))
-    return m.k((torch.cumsum(step.mT * across, -1) + across * m.token.mT).mT)  # type: ignore[no-any-return]
+    return m.k((torch.cumsum(step.mT * across, -1) + across * m.token.mT).mT)
 
 
 def exchanged(m: Any, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:

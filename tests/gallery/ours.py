@@ -6,8 +6,7 @@ from gallery.row import adamw, entropy, row
 from normless.models import dense, resnet_cifar, transformer, wide_resnet
 
 BASIC = "blocks.{}: conv1 conv2"
-WIDE = [BASIC.format(0), BASIC.format(1), *(f"{BASIC.format(b)}{' | shortcut' * (b in (2, 4))}" for b in range(2, 6))]
-PERCEPTRON = ["blocks.{}.branch: linear1", "blocks.{}.branch: linear1 linear2"]
+WIDE = [f"{BASIC.format(b)}{' | shortcut' * (b in (2, 4))}" for b in range(6)]
 HEAD = {"stem": "stem", "loss": entropy}
 VECTORS = "randn(6, 12)"
 
@@ -29,19 +28,15 @@ def cifar() -> object:
     return resnet_cifar(8)
 
 
-@row(
-    "randn(6, 1, 8, 8)",
-    [f"{BASIC.format(b)} | shortcut" for b in range(3)],
-    name="wide 10-2 gray",
-    **HEAD,
-)
+@row("randn(6, 1, 8, 8)", [f"{BASIC.format(b)} | shortcut" for b in range(3)], name="wide 10-2 gray", **HEAD)
 def wide_gray() -> object:
     return wide_resnet(10, 2, in_channels=1)
 
 
-@row(
-    VECTORS, None, 1, True, name="dense of one layer", count=(3, 0, 0), refused={"fixup": "needs m ≥ 2"}, loss=entropy
-)
+ONE = {"count": (3, 0, 0), "refused": {"fixup": "needs m ≥ 2"}, "loss": entropy}
+
+
+@row(VECTORS, None, 1, True, name="dense of one layer", **ONE)
 @row(VECTORS, None, 2, True, name="dense of two layers", count=(3, 0, 0), loss=entropy)
 @row(VECTORS, None, 2, False, name="linear of two layers", count=(3, 0, 0), odd="without an activation", loss=entropy)
 def perceptron(layers: int, relu: bool) -> object:
@@ -69,4 +64,4 @@ TOKENS = "(randint(2, 50, (4, 7)), randint(2, 50, (4, 5)))"
 @row(TOKENS, TRANSLATION, "pre", name="our pre-norm transformer", loss=entropy, optimizer=adamw)
 @row(TOKENS, TRANSLATION, "post", name="our post-norm transformer", loss=entropy, optimizer=adamw)
 def translation(norm: str) -> object:
-    return transformer(50, 2, 16, 2, 24, norm=norm, dropout=0.1, decoder_layers=1)  # type: ignore[arg-type]
+    return transformer(50, 2, 16, 2, 24, norm=norm, dropout=0.1, decoder_layers=1)

@@ -109,6 +109,11 @@ class Row:
         return (made if isinstance(made, tuple) else (made,)), {}
 
 
+def each(*blocks: str, count: int = 2, first: int = 0) -> list[str]:
+    """The statements for each number, in turn."""
+    return [block.format(number) for number in range(first, first + count) for block in blocks]
+
+
 def row(
     inputs: str | Callable[[], Any],
     blocks: Sequence[Stated] | None = None,

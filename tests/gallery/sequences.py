@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gallery.row import row
+from gallery.row import each, row
 
 D, HEADS = 16, 2
-TOKENS = "randint(20, (2, 8))"
 
 
 class Attention(nn.Module):
@@ -40,23 +39,6 @@ def mlp(act: type[nn.Module] = nn.GELU, dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(nn.Linear(D, 32), act(), nn.Dropout(dropout), nn.Linear(32, D), nn.Dropout(dropout))
 
 
-class PreNorm(nn.Module):
-    def __init__(self, causal: bool = False) -> None:
-        super().__init__()
-        self.norm1, self.attn, self.norm2, self.mlp = nn.LayerNorm(D), Attention(causal), nn.LayerNorm(D), mlp()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-ATTN = "attn: q k v o"
-
-
-def each(prefix: str, *blocks: str, count: int = 2) -> list[str]:
-    return [f"{prefix}.{number}.{block}" for number in range(count) for block in blocks]
-
-
 class Patches(nn.Module):
     """Patches of an image, a class token, positions, blocks, a head."""
 
@@ -71,8 +53,7 @@ class Patches(nn.Module):
         x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.norm(x)[:, 0])
-        return logits
+        return self.head(self.norm(x)[:, 0])
 
 
 class ParallelBlock(nn.Module):
@@ -123,7 +104,7 @@ class WindowBlock(nn.Module):
 
 @row(
     "randn(2, 3, 16, 16)",
-    [f"blocks.{b}: {layers}" for b in range(2) for layers in ("qkv proj", "mlp.0 mlp.3")],
+    each("blocks.{}: qkv proj", "blocks.{}.mlp: 0 3"),
     stem="embed",
 )
 class Swin(nn.Module):
@@ -134,8 +115,7 @@ class Swin(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.embed(x).permute(0, 2, 3, 1))
-        logits: Tensor = self.head(self.norm(x).mean((1, 2)))
-        return logits
+        return self.head(self.norm(x).mean((1, 2)))
 
 
 class RMSNorm(nn.Module):
@@ -167,12 +147,8 @@ class GatedBlock(nn.Module):
 @row(
     "(randint(20, (2, 8)), randint(20, (2, 6)))",
     [
-        *[f"encoder.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "wi_0 wi_1 wo")],
-        *[
-            f"decoder.{b}: {layers}"
-            for b in range(2)
-            for layers in ("attn.q attn.k attn.v attn.o", "cross.q cross.k cross.v cross.o", "wi_0 wi_1 wo")
-        ],
+        *each("encoder.{}.attn: q k v o", "encoder.{}: wi_0 wi_1 wo"),
+        *each("decoder.{}.attn: q k v o", "decoder.{}.cross: q k v o", "decoder.{}: wi_0 wi_1 wo"),
     ],
     stem="",
 )
@@ -195,8 +171,7 @@ class T5(nn.Module):
         x = self.norm(x)
         for block in self.decoder:
             y = block(y, self.bias(y.shape[1]), x)
-        logits: Tensor = self.head(self.final(y))
-        return logits
+        return self.head(self.final(y))
 
 
 class PostNorm(nn.Module):
@@ -209,7 +184,7 @@ class PostNorm(nn.Module):
         return self.norm2(self.mlp(x) + x)
 
 
-@row("(randint(20, (2, 8)), ones(2, 8))", each("layers", ATTN, "mlp: 0 3"), stem="")
+@row("(randint(20, (2, 8)), ones(2, 8))", each("layers.{}.attn: q k v o", "layers.{}.mlp: 0 3"), stem="")
 class BERT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -222,23 +197,18 @@ class BERT(nn.Module):
         x = self.norm(self.words(tokens) + places + self.kinds(torch.zeros_like(tokens)))
         for layer in self.layers:
             x = layer(x, (1 - mask[:, None, None]) * -1e4)
-        logits: Tensor = self.classifier(torch.tanh(self.pooler(x[:, 0])))
-        return logits
+        return self.classifier(torch.tanh(self.pooler(x[:, 0])))
 
 
 @row(
     "(randn(2, 7, 16), randn(2, 5, 16))",
     [
-        *[
-            f"net.encoder.layers.{b}: {one}"
-            for b in range(2)
-            for one in ("self_attn self_attn.out_proj", "linear1 linear2")
-        ],
-        *[
-            f"net.decoder.layers.{b}: {one}"
-            for b in range(2)
-            for one in ("self_attn self_attn.out_proj", "multihead_attn multihead_attn.out_proj", "linear1 linear2")
-        ],
+        *each("net.encoder.layers.{}: self_attn self_attn.out_proj", "net.encoder.layers.{}: linear1 linear2"),
+        *each(
+            "net.decoder.layers.{}: self_attn self_attn.out_proj",
+            "net.decoder.layers.{}: multihead_attn multihead_attn.out_proj",
+            "net.decoder.layers.{}: linear1 linear2",
+        ),
     ],
     stem="",
 )
@@ -250,5 +220,4 @@ class Translator(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        logits: Tensor = self.head(self.net(source, target, tgt_mask=mask, tgt_is_causal=True))
-        return logits
+        return self.head(self.net(source, target, tgt_mask=mask, tgt_is_causal=True))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from gallery.row import row
+from gallery.row import each, row
 from gallery.sequences import Attention, D
 
 SERIES = "randn(2, 4, 32)"
@@ -42,8 +42,7 @@ class TCN(nn.Module):
         self.linear = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.linear(self.blocks(x)[..., -1])
-        return logits
+        return self.linear(self.blocks(x)[..., -1])
 
 
 class InceptionModule(nn.Module):
@@ -89,8 +88,7 @@ class InceptionTime(nn.Module):
         self.blocks, self.fc = nn.Sequential(InceptionBlock(4), InceptionBlock(8)), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.fc(self.blocks(x).mean(2))
-        return logits
+        return self.fc(self.blocks(x).mean(2))
 
 
 class CausalBlock(nn.Module):
@@ -125,8 +123,7 @@ class EEGTCNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = F.avg_pool2d(self.spatial(self.spectral(x[:, None])), (1, 2))
         h = F.avg_pool2d(self.separable(h), (1, 4)).squeeze(2)
-        logits: Tensor = self.final(self.tcn(h)[..., -1])
-        return logits
+        return self.final(self.tcn(h)[..., -1])
 
 
 class GraphBlock(nn.Module):
@@ -151,8 +148,7 @@ class DeepGCN(nn.Module):
         x = adjacency @ self.first(x)
         for block in self.blocks:
             x = block(x, adjacency)
-        logits: Tensor = self.last(F.relu(self.norm(x)))
-        return logits
+        return self.last(F.relu(self.norm(x)))
 
 
 class TableBlock(nn.Module):
@@ -169,7 +165,7 @@ class TableBlock(nn.Module):
 
 @row(
     "(randn(2, 3), randint(4, (2, 2)))",
-    [f"blocks.{b}: {layers}" for b in range(2) for layers in ("attn.q attn.k attn.v attn.o", "linear1 linear2")],
+    each("blocks.{}.attn: q k v o", "blocks.{}: linear1 linear2"),
     stem="",
 )
 class FTTransformer(nn.Module):
@@ -185,5 +181,4 @@ class FTTransformer(nn.Module):
     def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
         tokens = [numbers[..., None] * self.scale + self.shift, self.categories(categories + torch.tensor([0, 4]))]
         x = torch.cat([self.token.expand(len(numbers), -1, -1), *tokens], 1)
-        value: Tensor = self.head(self.blocks(x)[:, 0])
-        return value
+        return self.head(self.blocks(x)[:, 0])

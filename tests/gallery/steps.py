@@ -64,7 +64,7 @@ class Stream(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
 
     def branch(self, x: Tensor) -> Tensor:
-        return self.down(torch.relu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+        return self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Static(Stream):
@@ -128,7 +128,7 @@ class Streams(nn.Module):
         h = self.stem(x)[:, None].expand(-1, STREAMS, -1)
         for layer in self.layers:
             h = layer(h)
-        return self.head(self.norm(h.sum(1)))  # type: ignore[no-any-return]
+        return self.head(self.norm(h.sum(1)))
 
 
 class Bare(nn.Module):
@@ -156,19 +156,8 @@ BARE: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 for name, forward in BARE.items():
     bare = lambda forward=forward: two(lambda: Bare(forward))  # noqa: E731
-    listed = ("1: first :w", "2: first :w")
-    add(
-        Row(
-            name,
-            "steps",
-            bare,
-            ROWS,
-            "a weight without a module",
-            blocks=listed,
-            refused={"fixup": "at 1"},
-            loss=entropy,
-        )
-    )
+    stated = {"odd": "a weight without a module", "refused": {"fixup": "at 1"}, "loss": entropy}
+    add(Row(name, "steps", bare, ROWS, blocks=("1: first :w", "2: first :w"), **stated))
 
 
 class Routed(nn.Module):
@@ -208,11 +197,10 @@ class Shares(nn.Module):
         return x + parts[0] + parts[1] + parts[2]
 
 
-@row(
-    ROWS, None, Routed, name="routed experts", count=(2, 0, 0), stem="0", odd="rows picked by a router", loss=entropy
-)
-@row(
-    ROWS, None, Shares, name="shares of experts", count=(2, 0, 0), stem="0", odd="branches by a softmax", loss=entropy
-)
+OF_EXPERTS = {"count": (2, 0, 0), "stem": "0", "loss": entropy}
+
+
+@row(ROWS, None, Routed, name="routed experts", odd="rows picked by a router", **OF_EXPERTS)
+@row(ROWS, None, Shares, name="shares of experts", odd="branches by a softmax", **OF_EXPERTS)
 def experts(kind: type[nn.Module]) -> nn.Module:
     return two(kind)

@@ -38,10 +38,14 @@ def written(name: str, forward: Forward, *blocks: Stated, parts: str = "f g", **
     add(Row(name, "sums", build, "randn(2, 3, 8)", blocks=blocks, stem=stem, loss=entropy, **stated))
 
 
+def branch(m: Any, x: Tensor) -> Tensor:
+    return m.g(torch.relu(m.f(x)))
+
+
 def in_place(m: Any, x: Tensor) -> Tensor:
-    h = m.g(torch.relu(m.f(x)))
+    h = branch(m, x)
     h += x
-    return h  # type: ignore[no-any-return]
+    return h
 
 
 def second_first(m: Any, x: Tensor) -> Tensor:
@@ -77,7 +81,7 @@ def long_skip(m: Any, x: Tensor) -> Tensor:
 
 
 def of_two_sums(m: Any, x: Tensor) -> Tensor:
-    return sum([x + m.g(m.f(x).relu()), x + m.k(m.h(x).relu())])  # type: ignore[return-value]
+    return sum([x + m.g(m.f(x).relu()), x + m.k(m.h(x).relu())])
 
 
 def three_calls(m: Any, x: Tensor) -> Tensor:
@@ -87,21 +91,17 @@ def three_calls(m: Any, x: Tensor) -> Tensor:
 
 
 # One branch, however it is added.
-written("x + f", lambda m, x: x + m.g(torch.relu(m.f(x))), ": f g")
-written("f + x", lambda m, x: m.g(torch.relu(m.f(x))) + x, ": f g")
-written(
-    "torch.add", lambda m, x: torch.add(x, m.g(torch.relu(m.f(x))), alpha=0.5), ": f g", odd="a factor of the sum"
-)
+written("x + f", lambda m, x: x + branch(m, x), ": f g")
+written("f + x", lambda m, x: branch(m, x) + x, ": f g")
+written("torch.add", lambda m, x: torch.add(x, branch(m, x), alpha=0.5), ": f g", odd="a factor of the sum")
 written("in place", in_place, ": f g")
-written("add_", lambda m, x: m.g(torch.relu(m.f(x))).add_(x), ": f g")
-written("stack and sum", lambda m, x: torch.stack([x, m.g(torch.relu(m.f(x)))]).sum(0), ": f g")
-written("stack last", lambda m, x: torch.stack([m.g(torch.relu(m.f(x))), x], dim=-1).sum(dim=-1), ": f g")
-written("sum of a list", lambda m, x: sum([x, m.g(torch.relu(m.f(x)))]), ": f g")  # type: ignore[arg-type,return-value]
-written("x - f", lambda m, x: x - m.g(torch.relu(m.f(x))), ": f g")
-written("dropped out", lambda m, x: x + F.dropout(m.g(torch.relu(m.f(x))), 0.5, m.training), ": f g")
-written(
-    "beside positions", lambda m, x: (y := x + m.position) + m.g(torch.relu(m.f(y))), ": f g", parts="f g position"
-)
+written("add_", lambda m, x: branch(m, x).add_(x), ": f g")
+written("stack and sum", lambda m, x: torch.stack([x, branch(m, x)]).sum(0), ": f g")
+written("stack last", lambda m, x: torch.stack([branch(m, x), x], dim=-1).sum(dim=-1), ": f g")
+written("sum of a list", lambda m, x: sum([x, branch(m, x)]), ": f g")
+written("x - f", lambda m, x: x - branch(m, x), ": f g")
+written("dropped out", lambda m, x: x + F.dropout(branch(m, x), 0.5, m.training), ": f g")
+written("beside positions", lambda m, x: (y := x + m.position) + branch(m, y), ": f g", parts="f g position")
 
 # Several branches are one block, which follow the additions.
 written("x + f + g", lambda m, x: x + m.f(torch.relu(x)) + m.g(torch.tanh(x)), ": f + g")
@@ -117,38 +117,20 @@ written(
     parts="f g h norm",
     roles="last: norm",
 )
-written(
-    "two sums of one activation",
-    of_two_sums,
-    ": f g",
-    ": h k",
-    parts="f g h k",
-    odd="the sum of two residual sums is none itself",
-)
+none = "the sum of two residual sums is none itself"
+written("two sums of one activation", of_two_sums, ": f g", ": h k", parts="f g h k", odd=none)
 
 # Gates and attention.
 written("highway", highway, ": g f h | g", parts="f g h", odd="a gated skip path, found by the dominator")
 written("squeeze and excite", squeeze_excite, ": f g h", parts="f g h")
-written(
-    "attention of a normed key",
-    attention,
-    ": f g k h",
-    parts="f g h k norm norm2",
-    roles="last: norm",
-    directions=("norm2",),
-)
+normed = {"parts": "f g h k norm norm2", "roles": "last: norm", "directions": ("norm2",)}
+written("attention of a normed key", attention, ": f g k h", **normed)
 
 # Blocks inside branches, blocks of one module, branches without weights.
 written("nested", nested, (": f g h", [": g"]), parts="f g h")
 written("long skip", long_skip, (": f g", [": f", ": g"]), odd="a skip path around all blocks")
-written(
-    "called three times",
-    three_calls,
-    *[": f g"] * 3,
-    parts="f g norm",
-    roles="last: norm",
-    odd="one block, run thrice",
-)
+thrice = {"roles": "last: norm", "odd": "one block, run thrice"}
+written("called three times", three_calls, *[": f g"] * 3, parts="f g norm", **thrice)
 written("pooling of a norm", lambda m, x: x + POOL(m.norm(x)), ": ", parts="norm", odd="a branch without weights")
 written("pooling less x", lambda m, x: x + (POOL(x) - x), ": ", parts="", odd="a branch without parameters")
 
@@ -169,11 +151,8 @@ written(
 )
 written("gelu by hand", lambda m, x: m.f(0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3)))), parts="f")
 written("one linear map in two parts", lambda m, x: m.f(x) + m.g(x))
-written(
-    "two gates of one tensor",
-    lambda m, x: x * m.g(m.f(x).relu()).sigmoid() + x * m.h(x).sigmoid(),
-    parts="f g h",
-)
+gates = lambda m, x: x * m.g(m.f(x).relu()).sigmoid() + x * m.h(x).sigmoid()  # noqa: E731
+written("two gates of one tensor", gates, parts="f g h")
 written("a difference", lambda m, x: m.f(x).relu() - x, parts="f")
 written("twice the same", lambda m, x: m.f(x + x), parts="f")
 written("less its mean", lambda m, x: m.f(x - x.mean(-1, keepdim=True)), parts="f")
@@ -193,10 +172,10 @@ class Convolutions(nn.Module):
         self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(WIDTH) for _ in range(3))
 
     def branch(self, x: Tensor) -> Tensor:
-        return self.b(torch.relu(self.a(x)))  # type: ignore[no-any-return]
+        return self.b(torch.relu(self.a(x)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.written(self, self.stem(x))))  # type: ignore[no-any-return]
+        return self.head(torch.relu(self.written(self, self.stem(x))))
 
 
 def normalized(size: int) -> nn.Module:
@@ -249,38 +228,16 @@ convolved(
 )
 convolved("mobileone", lambda m, x: m.norm3(x) + m.norm1(m.wide(x)), used="wide norm1 norm3")
 convolved("repvit", lambda m, x: m.norm3((m.norm1(m.wide(x)) + m.point(x)) + x), used="wide point norm1 norm3")
-convolved("bare shortcut", lambda m, x: m.norm1(m.wide(x)) + m.point(x), ": wide | point", used="wide point norm1")
-convolved(
-    "bare shortcut first", lambda m, x: m.point(x) + m.norm1(m.wide(x)), ": wide | point", used="wide point norm1"
-)
-convolved(
-    "bare shortcut in place",
-    lambda m, x: m.norm1(m.wide(x)).add_(m.point(x)),
-    ": wide | point",
-    used="wide point norm1",
-)
-convolved(
-    "pooled shortcut",
-    lambda m, x: m.norm1(m.wide(x)) + m.norm2(m.point(F.max_pool2d(x, 3, 1, 1))),
-    ": wide | point",
-    used="wide point norm1 norm2",
-)
+WIDE = ": wide | point"
+convolved("bare shortcut", lambda m, x: m.norm1(m.wide(x)) + m.point(x), WIDE, used="wide point norm1")
+convolved("bare shortcut first", lambda m, x: m.point(x) + m.norm1(m.wide(x)), WIDE, used="wide point norm1")
+convolved("bare shortcut in place", lambda m, x: m.norm1(m.wide(x)).add_(m.point(x)), WIDE, used="wide point norm1")
+pooled = lambda m, x: m.norm1(m.wide(x)) + m.norm2(m.point(F.max_pool2d(x, 3, 1, 1)))  # noqa: E731
+convolved("pooled shortcut", pooled, WIDE, used="wide point norm1 norm2")
 # What cannot be placed is named.
-convolved(
-    "two paths of equal depth",
-    lambda m, x: m.deep(F.relu(m.short(x))) + m.branch(x),
-    used="deep short a b",
-    unresolved=("none is a skip path",),
-)
-convolved(
-    "two activated paths",
-    lambda m, x: F.relu(m.short(x)) + F.relu(m.a(x)),
-    used="short a",
-    unresolved=("none is a skip path",),
-)
-convolved(
-    "addcmul",
-    lambda m, x: torch.addcmul(m.short(x), m.branch(x), m.deep(x)),
-    used="short a b deep",
-    unresolved=("addcmul adds and multiplies at once",),
-)
+NONE = {"unresolved": ("none is a skip path",)}
+equal = lambda m, x: m.deep(F.relu(m.short(x))) + m.branch(x)  # noqa: E731
+convolved("two paths of equal depth", equal, used="deep short a b", **NONE)
+convolved("two activated paths", lambda m, x: F.relu(m.short(x)) + F.relu(m.a(x)), used="short a", **NONE)
+both = {"used": "short a b deep", "unresolved": ("addcmul adds and multiplies at once",)}
+convolved("addcmul", lambda m, x: torch.addcmul(m.short(x), m.branch(x), m.deep(x)), **both)

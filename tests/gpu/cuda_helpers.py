@@ -43,17 +43,9 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def known(config: type, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings; in a dry run without a card those alone that this version has."""
-    if ON_CARD:
-        return settings
-    names = {field.name for field in fields(config)}
-    return {name: value for name, value in settings.items() if name in names}
-
-
 def config(**settings: Any) -> TrainConfig:
     """A run of eighteen steps in float64 with these settings."""
-    return TrainConfig(**known(TrainConfig, SETTINGS | settings))
+    return TrainConfig(**SETTINGS | settings)
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,7 @@ def run(folder: Path, *, listeners: tuple[RunListener, ...] = (), **settings: An
 
 def assert_same_run(a: Finished, b: Finished, rtol: float = 1e-6, *, atol: float = 1e-9) -> None:
     """Two runs have the same steps, losses, weights, buffers, rows and outcome, up to rounding."""
-    kept = ("outcome", "steps", "parameters", "diverged_epoch", "diverged_step", "plateaued", "doublings")
+    kept = ("outcome", "steps", "parameters", "diverged_epoch", "diverged_step", "plateaued")
     assert {k: getattr(a.result, k) for k in kept} == {k: getattr(b.result, k) for k in kept}
     assert len(a.losses) == len(b.losses)
     approximately(a.losses, b.losses, rtol, atol)
@@ -146,16 +138,9 @@ def command_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
-def with_flag(command: str, flag: str, value: str) -> list[str]:
-    """The flag; nothing in a dry run of a version without it."""
-    if ON_CARD or flag in normless_command(*command.split(), "--help").stdout:
-        return [flag, value]
-    return []
-
-
-def written(folder: Path, text: str, name: str = "nets.py") -> Path:
+def written(folder: Path, text: str) -> Path:
     """A file of user networks."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
+    path = folder / "nets.py"
     path.write_text(text)
     return path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,10 +31,9 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize("scheme", ["fixup", "batch_norm"])
-def test_a_plain_loop_of_torch_has_the_same_losses(scheme: str, tmp_path: Path) -> None:
+def test_a_plain_loop_of_torch_has_the_same_losses(tmp_path: Path) -> None:
     """Written from the public pieces alone: groups, the schedule's multiplier, SGD and the batches of the data."""
-    settings = config(scheme=scheme, schedule="cosine", warmup_epochs=1, scalar_rate_scale=0.1)
+    settings = config(scheme="fixup", schedule="cosine", warmup_epochs=1, scalar_rate_scale=0.1)
     train(settings, tmp_path / "run")
 
     data = load_data(settings.data)
@@ -83,33 +80,7 @@ def test_probes_along_the_way_change_nothing_and_see_every_third_step(tmp_path: 
         assert set(table["step"]) <= set(range(1, 19, 3))
 
 
-def test_a_watched_run_is_the_plain_one_with_the_findings_of_an_eager_run(tmp_path: Path) -> None:
-    settings = {"scheme": "none", "model": "normless:wide_resnet(depth=16, width=1)", "rate": 1.0, "epochs": 8}
-    plain = run(tmp_path / "plain", **settings)
-    findings = []
-    for graph in ("auto", "never"):
-        folder = tmp_path / graph
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", nl.WatchWarning)
-            watched = train(config(**settings, graph=graph), folder, watch=True)
-        assert (watched.outcome, watched.steps) == (plain.result.outcome, plain.result.steps)
-        assert losses_of(folder)[:-1] == pytest.approx(plain.losses[:-1], rel=1e-5, nan_ok=True)
-        findings.append(json.loads((folder / "findings.json").read_text()))
-    assert without_numbers(findings[0]) == without_numbers(findings[1])
-
-
-def without_numbers(value: Any) -> Any:
-    """The structure and the words; numbers within a sentence are rounded there."""
-    if isinstance(value, dict):
-        return {key: without_numbers(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [without_numbers(entry) for entry in value]
-    return value if isinstance(value, (str, int)) else None
-
-
-@pytest.mark.parametrize(
-    ("precision", "rtol"), [("32-true", 2e-3), ("bf16-mixed", 5e-2), ("bf16-true", 8e-2), ("64-true", 1e-7)]
-)
+@pytest.mark.parametrize(("precision", "rtol"), [("32-true", 2e-3), ("bf16-mixed", 5e-2)])
 def test_a_captured_step_has_the_format_of_the_eager_one(precision: str, rtol: float, tmp_path: Path) -> None:
     """A cast that was kept from the capture would read the weights of the first step."""
     settings = {"precision": precision, "schedule": "cosine", "scheme": "fixup", "dropout": 0.2}
@@ -122,17 +93,6 @@ def test_a_captured_step_has_the_format_of_the_eager_one(precision: str, rtol: f
     }
 
 
-@ONLY_ON_CARD
-def test_single_precision_is_near_double_and_a_result_states_its_format(tmp_path: Path) -> None:
-    """TF32 has ten bits of a fraction: a step is off by a thousandth, and the result says so."""
-    settings = {"scheme": "batch_norm", "precision": "32-true", "epochs": 1, "rate": 0.01}
-    card, cpu = run(tmp_path / "card", **settings), run(tmp_path / "cpu", **settings | {"device": "cpu"})
-    assert card.losses == pytest.approx(cpu.losses, rel=2e-2)
-    stated = json.dumps(card.result.to_dict()).lower()
-    assert "tf32" in stated or "float32" in stated
-    assert "bfloat16" in json.dumps(run(tmp_path / "bf16", **settings | {"precision": "bf16-mixed"}).result.to_dict())
-
-
 # torch's compiler imports what torch deprecates, and that of 2.11 looks for gradients of activations.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -141,11 +101,3 @@ def test_a_compiled_network_trains_as_the_plain_one(tmp_path: Path) -> None:
     settings = {"scheme": "batch_norm", "epochs": 2}
     compiled = run(tmp_path / "compiled", **settings, compile=True)
     assert_same_run(compiled, run(tmp_path / "plain", **settings, graph="never"), 1e-6)
-
-
-@ONLY_ON_CARD
-def test_the_card_is_chosen_where_there_is_one(tmp_path: Path) -> None:
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.max_memory_allocated()
-    run(tmp_path / "run", device="auto", epochs=1)
-    assert torch.cuda.max_memory_allocated() > before

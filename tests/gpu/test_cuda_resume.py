@@ -24,7 +24,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     # Seven steps an epoch: an epoch begins in the odd state as often as in the even one.
     "alternating": {"scheme": "alternating_batch_norm", "data": "digits(train=230, test=50)"},
     "mixup and dropped branches": {"scheme": "zeroinit(dropout=0.6)", "mixup": 0.5, "clip": 0.02},
-    "micro-batches": {"scheme": "batch_norm", "micro_batch_size": 12, "dropout": 0.3},
 }
 
 
@@ -76,9 +75,8 @@ def test_a_run_goes_on_with_and_without_a_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["cpu", DEVICE])
-@pytest.mark.parametrize("scheme", ["batch_norm", "alternating_batch_norm"])
-def test_a_run_goes_on_on_the_other_kind_of_processor(scheme: str, first: str, tmp_path: Path) -> None:
-    settings = config(scheme=scheme, data="digits(train=230, test=50)", schedule="cosine")
+def test_a_run_goes_on_on_the_other_kind_of_processor(first: str, tmp_path: Path) -> None:
+    settings = config(scheme="alternating_batch_norm", data="digits(train=230, test=50)", schedule="cosine")
     then = DEVICE if first == "cpu" else "cpu"
     with pytest.raises(KeyboardInterrupt):
         train(replace(settings, device=first), tmp_path / "run", listeners=[Interrupt(10)], checkpoint_every="3")
@@ -87,55 +85,11 @@ def test_a_run_goes_on_on_the_other_kind_of_processor(scheme: str, first: str, t
     assert_same_run(finished(tmp_path / "run", resumed), finished(tmp_path / "whole", whole), 2e-4, atol=1e-5)
 
 
-def test_a_time_limit_shorter_than_a_capture_lets_a_run_get_on(tmp_path: Path) -> None:
-    """Each command makes a step at least, however long its capture takes."""
-    settings = SETTINGS["dropout and batch norm"] | {"data": "digits(train=100, test=50)"}
-    for _ in range(12):
-        try:
-            result = train(config(**settings), tmp_path / "run", time_limit="0.001s")
-        except StoppedError:
-            continue
-        break
-    else:
-        pytest.fail("nine steps were not made in twelve commands")
-    assert_same_run(finished(tmp_path / "run", result), run(tmp_path / "whole", **settings), 1e-7)
-
-
 # On a card losses are told some steps later, those of the last epoch at its end.
-@pytest.mark.parametrize("step", [1, 8, 11], ids=lambda step: f"step {step}")
+@pytest.mark.parametrize("step", [1, 8], ids=lambda step: f"step {step}")
 def test_a_run_that_is_told_to_end_is_saved_and_goes_on(step: int, tmp_path: Path) -> None:
     settings = SETTINGS["dropout and batch norm"]
     with survived_signals(), pytest.raises(StoppedError):
         train(config(**settings), tmp_path / "run", listeners=[Terminated(step)])
     resumed = finished(tmp_path / "run", train(config(**settings), tmp_path / "run"))
     assert_same_run(resumed, run(tmp_path / "whole", **settings), 1e-7)
-
-
-def test_a_run_is_lengthened(tmp_path: Path) -> None:
-    """The folder's checkpoint is of a shorter run, the constant schedule does not depend on the epochs."""
-    settings = {"schedule": "constant", "dropout": 0.5}
-    run(tmp_path / "run", **settings, epochs=1)
-    longer = finished(tmp_path / "run", train(config(**settings, epochs=3), tmp_path / "run", lengthen=True))
-    assert_same_run(longer, run(tmp_path / "whole", **settings, epochs=3), 1e-7)
-
-
-def test_the_losses_of_steps_are_told_once_and_in_order(tmp_path: Path) -> None:
-    """Several at once, it is said of CUDA, but each of them."""
-
-    class Record(RunListener):
-        def __init__(self) -> None:
-            self.steps: list[tuple[int, float]] = []
-            self.known_at_epoch_ends: list[int] = []
-
-        def on_step(self, step: int, loss: float) -> None:
-            self.steps.append((step, loss))
-
-        def on_epoch(self, row: Any) -> None:
-            self.known_at_epoch_ends.append(len(self.steps))
-
-    record = Record()
-    whole = run(tmp_path / "run", listeners=(record,), dropout=0.5)
-    assert [step for step, _ in record.steps] == list(range(1, 19))
-    # The table has float32 or better.
-    assert [loss for _, loss in record.steps] == pytest.approx(whole.losses, rel=1e-6)
-    assert record.known_at_epoch_ends == [6, 12, 18]

@@ -50,7 +50,7 @@ def disturbed(network: nn.Module) -> nn.Module:
                 parameter.add_(0.1 * torch.randn_like(parameter))
             elif not parameter.any():
                 parameter.normal_(std=0.05)
-    return network.to("cuda", memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to("cuda", memory_format=torch.channels_last)
 
 
 def gradients(network: nn.Module, images: Tensor, labels: Tensor, low: bool) -> list[Tensor]:
@@ -60,12 +60,11 @@ def gradients(network: nn.Module, images: Tensor, labels: Tensor, low: bool) -> 
     return [parameter.grad for parameter in twin.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("scheme", ["skipinit(alpha=0.5)", "fixup", "zeroinit(dropout=0)"])
+@pytest.mark.parametrize("scheme", ["skipinit(alpha=0.5)", "fixup"])
 @pytest.mark.parametrize("low", [False, True])
-@pytest.mark.parametrize("build", [lambda: resnet_cifar(14), lambda: wide_resnet(10, 2)])
-def test_whole_networks(build, scheme: str, low: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_networks(scheme: str, low: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    network = disturbed(nl.convert(build(), scheme))
+    network = disturbed(nl.convert(wide_resnet(10, 2), scheme))
     images = torch.randn(64, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(10, (64,), device="cuda")
     exact = gradients(deepcopy(network).double(), images.double(), labels, False)

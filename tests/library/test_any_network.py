@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from written_networks import Written
 
 import normless as nl
 from normless.errors import EvaluationOnlyWarning
-from normless.nn.affine import with_scalars
 
 
 def test_one_edit_serves_both_streams_of_a_siamese_network() -> None:
@@ -43,27 +40,6 @@ def test_a_block_that_runs_three_times_counts_three_times() -> None:
     torch.testing.assert_close(net(x), model.head(h.mean((2, 3))))
 
 
-def test_sizes_that_depend_on_values_are_unknown() -> None:
-    opened = nl.convert(ROWS["ChosenRows"].network(), "skipinit(alpha=1)", *ROWS["ChosenRows"].example()[0])
-    other = torch.randn(9, 4)
-    x = opened.stem(other)[other[:, 0] > 0]
-    for layer in opened.layers:
-        x = x + layer(x).relu()
-    torch.testing.assert_close(opened(other), opened.head(torch.cat([x, torch.zeros(1, 8)])))
-
-
-@pytest.mark.parametrize("scheme", ["ghost_batch_norm(size=2)", "partial_batch_norm"])
-def test_batch_norms_of_volumes_have_variants(scheme: str) -> None:
-    """With one ghost batch, on the first batch and with all parts each of them is batch norm."""
-    block = Written(
-        lambda m, x: x + m.norm(m.conv(x)).relu(), conv=nn.Conv3d(2, 2, 3, padding=1), norm=nn.BatchNorm3d(2)
-    )
-    model, x = nn.Sequential(nn.Conv3d(2, 2, 1), block), torch.randn(2, 2, 4, 4, 4)
-    net: Any = nl.convert(model, scheme, x)
-    assert isinstance(net[1].norm, nn.BatchNorm3d)
-    torch.testing.assert_close(net(x), model(x))
-
-
 def joined(m: Any, x: Tensor) -> Tensor:
     """x + cat(f(x), relu(g(x))) of 3 and 5 channels."""
     h = torch.relu(m.norm(m.stem(x)))
@@ -79,34 +55,6 @@ def test_a_branch_that_ends_in_a_concatenation_with_a_relu_is_refused_by_fixup()
     assert nl.convert(flat, "skipinit", IMAGES) is not None
     with pytest.raises(nl.UnsupportedEditError, match="1: its branch ends in several weight layers side by side"):
         nl.convert(ROWS["joined_branches"].network(), "layer_scale", IMAGES)
-
-
-@pytest.mark.parametrize("part", ["input_bias", "output_bias", "multiplier"])
-def test_scalars_around_a_layer_keep_its_class_and_its_parameters(part: str) -> None:
-    layer = nn.ConvTranspose2d(WIDTH, 3, 3)
-    around = with_scalars(layer)
-    around.add_part(part, torch.tensor([0.7]))
-    x = torch.randn(2, WIDTH, 5, 5)
-    expected = {
-        "input_bias": lambda: layer(x + 0.7),
-        "output_bias": lambda: layer(x) + 0.7,
-        "multiplier": lambda: 0.7 * layer(x),
-    }[part]()
-    assert isinstance(around, nn.ConvTranspose2d)
-    assert {*around.state_dict()} == {"weight", "bias", part}
-    for one in (around, deepcopy(around), pickle.loads(pickle.dumps(around))):
-        torch.testing.assert_close(one(x), expected)
-
-
-@pytest.mark.parametrize("scheme", ["fixup", "ghost_batch_norm(size=2)"])
-def test_networks_without_values_and_graph_modules_convert(scheme: str) -> None:
-    with torch.device("meta"):
-        model, images = Network(), torch.empty(4, 3, 8, 8)
-    assert nl.convert(model, scheme, images)(images).shape == (4, 5)
-    traced = torch.fx.symbolic_trace(Network())
-    net = nl.convert(traced, scheme, IMAGES)
-    assert not any(isinstance(one, nn.BatchNorm2d) for one in net.modules()) or "ghost" in scheme
-    assert torch.isfinite(net(IMAGES)).all()
 
 
 def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:

@@ -41,13 +41,6 @@ def test_changed_code_is_told(model: str, scheme: str, changes: str, mine: Path)
         nl.load("net")
 
 
-def test_only_code_that_is_used_counts(mine: Path) -> None:
-    nl.save(nl.convert(build_model("mine.py:net"), "skipinit", INPUTS), "net", "mine.py:net")
-    mine.write_text(CODE + "# changed\n")
-    with warnings.catch_warnings(action="error"):
-        nl.load("net", build_model(PLAIN))
-
-
 def test_recipes_of_an_earlier_version_are_read(mine: Path) -> None:
     nl.save(nl.convert(build_model(PLAIN), "skipinit", INPUTS), "net", PLAIN)
     recipe = Path("net/recipe.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ import torch
 import normless as nl
 from normless.conversion import scheme_of
 from normless.edits import BranchMultiplier, Edit, Surgery
-from normless.models import resnet_cifar, wide_resnet
-from normless.schemes import SCHEMES, Scheme
+from normless.models import wide_resnet
+from normless.schemes import Scheme
 
 
 def test_plan_lists_what_convert_does_and_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,40 +38,6 @@ def test_plan_lists_what_convert_does_and_does_nothing(monkeypatch: pytest.Monke
     assert str(expected[-1]) == said
     net: Any = nl.convert(model, "fixup", residual_map=found)
     assert torch.count_nonzero(net.classifier.weight) == 0
-
-
-# Those for transformers, and for activations before the sums, refuse this ResNet.
-REFUSED = {
-    "layer_norm",
-    "deepnorm",
-    "t_fixup",
-    "admin",
-    "layer_norm_scaling",
-    "peri_norm",
-    "sandwich_norm",
-    "qk_norm",
-}
-TAKEN = sorted({*SCHEMES} - REFUSED - {"soft_capping", "tailored_activations"})
-QUICK = ("batch_norm_sqrt2", "fixup", "lsuv", "nf_resnet", "zeroinit_v1")
-
-
-@pytest.mark.parametrize(
-    "scheme", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TAKEN]
-)
-def test_plan_leaves_weights_mode_and_random_state_and_says_what_the_edits_record(scheme: str) -> None:
-    model, images = resnet_cifar(8), torch.randn(4, 3, 8, 8)
-    model.stem.weight.requires_grad_(False)
-    before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
-    planned = nl.plan(model, scheme, images)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(module.training for module in model.modules())
-    # lsuv alone draws weights to plan with: what it changes depends on them.
-    assert scheme == "lsuv" or torch.equal(torch.get_rng_state(), state)
-    torch.set_rng_state(state)
-    surgery = Surgery(deepcopy(model), nl.residual_map(model, images), (images,))
-    for edit in nl.scheme(scheme).edits:
-        surgery.run(edit)
-    assert list(planned) == surgery.changes
 
 
 def names(text: str) -> list[str]:
@@ -127,18 +92,3 @@ def test_a_conversion_in_place_is_that_of_a_copy(scheme: str) -> None:
     for (name, value), (other, same) in zip(network.state_dict().items(), expected.state_dict().items(), strict=True):
         assert name == other
         assert torch.equal(value, same)
-
-
-def test_a_copy_shares_no_table_of_hooks_and_no_gradient() -> None:
-    network: Any = wide_resnet(10, 1, in_channels=1)
-    network(torch.randn(2, 1, 8, 8)).sum().backward()
-    copy: Any = nl.convert(network, "batch_norm")
-    ours, theirs = copy.blocks[0].conv1, network.blocks[0].conv1
-    ours.register_forward_hook(lambda *_: None)
-    ours.extra = 1
-    assert not theirs._forward_hooks
-    assert not hasattr(theirs, "extra")
-    tables = [{id(table) for table in vars(one).values() if isinstance(table, dict)} for one in (ours, theirs)]
-    assert tables[0].isdisjoint(tables[1])
-    assert all(one.grad is not None for one in network.parameters())
-    assert all(one.grad is None for one in copy.parameters())

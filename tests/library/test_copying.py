@@ -9,11 +9,9 @@ import pytest
 import torch
 from streams_of_networks import IMAGES, WIDTH, Network
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import normless as nl
-from normless._internal.copying import copied
 
 
 class Caching(nn.Conv2d):
@@ -40,9 +38,7 @@ def pruned_twice(layer: nn.Module) -> nn.Module:
 COMPUTED: dict[str, Callable[[nn.Module], object]] = {
     "weight norm": weight_norm,
     "spectral norm": spectral_norm,
-    "pruned": lambda layer: prune.l1_unstructured(layer, "weight", 0.3),
     "pruned twice": pruned_twice,
-    "pruned bias": lambda layer: prune.random_unstructured(layer, "bias", 0.5),
     "parametrized": parametrizations.spectral_norm,
 }
 
@@ -78,29 +74,3 @@ def test_networks_for_evaluation_keep_their_outputs(kind: str) -> None:
     torch.testing.assert_close(fused(x), converted(x), rtol=1e-4, atol=1e-5)
     assert {name.rpartition(".")[2] for name in fused.state_dict()} == {"weight", "bias"}
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("kind", ["weight norm", "spectral norm"])
-def test_plan_is_what_convert_does_and_mixing_is_measured(kind: str) -> None:
-    model, x = network(kind)
-    model(x).sum().backward()
-    assert {change.path for change in nl.plan(model, "skipinit", x)} >= {"blocks.0", "blocks.1", "blocks.0.norm1"}
-    assert not nl.mixes_examples(model, x)
-    model.train()(x).sum().backward()
-    mixing = nl.mixes_examples(model, x)
-    assert {"blocks.0.norm1", "blocks.1.norm2"} <= {one.path for one in mixing.modules}
-    assert not nl.mixes_examples(nl.convert(model.eval(), "none", x), x)
-
-
-@pytest.mark.parametrize("kind", ["weight norm", "pruned twice"])
-def test_diagnose_copies_it_with_its_optimizer(kind: str) -> None:
-    model, x = network(kind)
-    model.train()(x).sum().backward()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    optimizer.step()
-    (copy, other), before = copied((model, optimizer)), model.state_dict()
-    assert {id(one) for group in other.param_groups for one in group["params"]} == {*map(id, copy.parameters())}
-    copy.train()(x).sum().backward()
-    other.step()
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    nl.diagnose(model, (x, torch.tensor([0, 1, 2, 0])), loss=F.cross_entropy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import linecache
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
@@ -25,8 +24,6 @@ from normless._internal.copying import copied
 from normless.models import resnet_cifar
 
 SIZE, CALLS = 8, 200
-# Resident memory may grow by this share of what the same calls would keep if each kept one network.
-KEPT = 0.1
 
 
 @cache
@@ -164,11 +161,6 @@ def call(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[]
     gc.enable()
 
 
-def resident() -> int:
-    """Return the resident memory of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
 def test_every_public_function_is_called() -> None:
     functions = {name for name in nl.__all__ if inspect.isfunction(getattr(nl, name))}
     assert functions <= {*CALLED, *OF_FILES}
@@ -187,19 +179,3 @@ def test_exports_leave_no_code_of_graphs() -> None:
     before = linecache.cache.keys() | _loader.eval_cache.keys()
     assert nl.residual_map(model, torch.randn(2, 4)).by_path
     assert not [name for name in {*linecache.cache, *_loader.eval_cache} - before if name.startswith("<")]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_memory_stays_the_same_over_many_calls(call: Callable[[], object], request: pytest.FixtureRequest) -> None:
-    size = sum(parameter.nbytes for parameter in network().parameters())
-    for _ in range(CALLS // 4):
-        call()
-    gc.collect()
-    before = resident()
-    for _ in range(CALLS):
-        call()
-    gc.collect()
-    grown = resident() - before
-    print(f"{request.node.callspec.id}: {before / 2**20:.0f} MiB, {grown / 2**20:+.2f} MiB in {CALLS} calls")  # noqa: T201
-    assert grown < KEPT * CALLS * size

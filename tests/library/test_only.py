@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gallery.odd import CalledTwice, NamedTwice, Uneven
+from gallery.odd import CalledTwice, NamedTwice
 from streams_of_networks import WIDTH, Block, Trunk
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,21 +27,6 @@ class TwoTowers(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Any:
         return self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
-
-
-class Siamese(CalledTwice):
-    """One trunk for both inputs, and blocks after it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.ModuleList(nn.Sequential(nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, 8)) for _ in range(2))
-        self.out = nn.ModuleList(nn.Linear(8, 2 * WIDTH) for _ in range(2))
-
-    def forward(self, x: Tensor, y: Tensor) -> Any:
-        h = torch.cat([self.trunk(x), self.trunk(y)], 1)
-        for mix, out in zip(self.mix, self.out, strict=True):
-            h = h + out(mix(h).relu())
-        return self.head(h)
 
 
 class Listed(nn.Module):
@@ -132,16 +117,6 @@ def test_a_shared_trunk_is_converted_once_however_it_is_called(
     assert all(module is trunk for module in net.modules() if isinstance(module, Trunk))
     if scheme == "skipinit":
         torch.testing.assert_close(trunk(INPUTS[0]), F.relu(trunk.stem(INPUTS[0])).mean((2, 3)))
-
-
-def test_what_cannot_be_separated_is_refused_as_shared_and_only_converts_the_rest() -> None:
-    model = Uneven().eval()
-    with pytest.raises(UnsupportedEditError, match=r"several places.*only="):
-        nl.convert(model, "fixup", *INPUTS)
-    assert norms(nl.convert(model, "skipinit", *INPUTS, only="own")) == {"norm", "block.norm1", "block.norm2"}
-    siamese = Siamese()
-    net = nl.convert(siamese, "skipinit", *INPUTS, only=("mix", "out", "#1", "#2"))
-    assert norms(net) == {path for path in norms(siamese) if path.startswith("trunk.")}
 
 
 def test_a_norm_outside_the_part_is_not_an_idle_norm_of_it() -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-import signal
-import sys
 import threading
-import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from borrowed import of_process
 from matrix.case import changed, state_of
 from streams_of_networks import Network as Residual
@@ -28,9 +21,7 @@ from torch import Tensor, nn
 from torch.fx import config as fx_config
 
 import normless as nl
-from normless._internal import exclusive as module
-from normless._internal.exclusive import Exclusive, borrowing, exclusive
-from normless._internal.state import quiet
+from normless._internal.exclusive import borrowing, exclusive
 
 THREADS = 6
 # Seconds after which a thread that waits is a failure.
@@ -43,13 +34,6 @@ class Network(Residual):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.head = nn.Sequential(nn.Dropout(dropout), self.head)
-
-
-class Undecided(Network):
-    """Returns no tensor."""
-
-    def forward(self, x: Tensor) -> Any:
-        return str(super().forward(x))
 
 
 def images(seed: int = 0) -> Tensor:
@@ -149,116 +133,6 @@ def test_every_function_gets_in_threads_what_one_thread_gets(repeated: int) -> N
     assert changed(before, state_of(SHARED)) == []
 
 
-def test_refused_calls_in_threads() -> None:
-    def refused(number: int) -> str:
-        model, inputs = (Undecided(), images()) if number % 2 else (Network(), images()[:, :2])
-        with pytest.raises(nl.NormlessError) as caught:
-            nl.convert(model, "skipinit", inputs)
-        assert type(model) in (Undecided, Network)
-        return type(caught.value).__name__
-
-    with torch.random.fork_rng(devices=[]), ThreadPoolExecutor(THREADS) as pool:
-        names = [*pool.map(refused, range(6))]
-    assert names == ["InputsError", "UnresolvedStructureError"] * 3
-
-
-def test_a_loss_may_call_the_library() -> None:
-    depths = []
-
-    def loss(output: Tensor, targets: Tensor) -> Tensor:
-        depths.append(nl.residual_map(SHARED, images()).depth)
-        return F.cross_entropy(output, targets)
-
-    nl.probe(deepcopy(SHARED), BATCH, ("gradients",), loss=loss)
-    assert depths == [2]
-
-
-def test_networks_that_compute_in_several_threads() -> None:
-    fused = nl.fuse_for_inference(deepcopy(SHARED).eval(), images())
-    converted = nl.convert(SHARED, "fixup", images()).eval()
-    for network in (fused, converted):
-        with torch.no_grad():
-            alone = [network(images(seed)) for seed in range(12)]
-
-        def computed(seed: int, network: nn.Module = network) -> Tensor:
-            with torch.no_grad():
-                return network(images(seed))  # type: ignore[no-any-return]
-
-        with ThreadPoolExecutor(THREADS) as pool:
-            for one, expected in zip(pool.map(computed, range(12)), alone, strict=True):
-                assert torch.equal(one, expected)
-
-
-@contextmanager
-def beside(work: Callable[[], None]) -> Iterator[list[str]]:
-    """Repeat something in another thread during the body; yield the errors that it raises."""
-    errors: list[str] = []
-    ends = threading.Event()
-
-    def repeat() -> None:
-        while not ends.is_set():
-            try:
-                work()
-            except Exception as error:
-                errors.append(repr(error))
-            time.sleep(0)
-
-    thread = threading.Thread(target=repeat)
-    thread.start()
-    try:
-        yield errors
-    finally:
-        ends.set()
-        thread.join()
-
-
-def test_what_another_thread_prints_and_warns_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    seen, said = 0, 0
-
-    def speak() -> None:
-        nonlocal seen, said
-        sys.stderr.write("a line of another thread\n")
-        said += 1
-        # Warnings are errors in tests.
-        with suppress(UserWarning):
-            warnings.warn("of another thread", stacklevel=2)
-            return
-        seen += 1
-
-    with beside(speak) as errors:
-        nl.convert(SHARED, "skipinit", images())
-        nl.diagnose(SHARED, BATCH, trial_steps=1)
-    assert not errors
-    assert seen == said
-    assert capsys.readouterr().err.count("a line of another thread") == said
-
-
-def test_filters_of_another_thread_are_its_own() -> None:
-    def record() -> None:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            time.sleep(0.001)
-            warnings.warn("one", stacklevel=2)
-        assert len(caught) == 1
-
-    before = [*warnings.filters]
-    with beside(record):
-        for _ in range(50):
-            with quiet("nothing"):
-                time.sleep(0.0005)
-    warnings.filters[:] = [one for one in warnings.filters if one in before]  # type: ignore[index]
-    # An entry that was in the copy of another thread applies to nothing any more.
-    with pytest.warns(UserWarning, match="seen"):
-        warnings.warn("seen", stacklevel=1)
-
-
-def test_quiet_ignores_by_the_beginning_of_a_text() -> None:
-    with quiet("The first|The second"):
-        warnings.warn("The second of them", stacklevel=1)
-        with pytest.warns(UserWarning, match="another"):
-            warnings.warn("another", stacklevel=1)
-
-
 class Interrupting(Network):
     """Interrupts the pass that is called, as Ctrl-C in it would."""
 
@@ -277,51 +151,6 @@ def test_an_interrupted_call_gives_everything_back(name: str) -> None:
     assert [*vars(model)] == attributes
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
-
-
-class AlarmError(BaseException):
-    """Raised by a signal, as KeyboardInterrupt is."""
-
-
-def interrupted(call: Callable[[], object], after: float) -> bool:
-    """Call something that a signal interrupts after so many seconds; return whether it did."""
-
-    def ring(*_: object) -> None:
-        raise AlarmError
-
-    former = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, after)
-        call()
-    except AlarmError:
-        return True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, former)
-    return False
-
-
-@pytest.mark.parametrize("to_itself", [True, False])
-def test_a_call_that_is_interrupted_while_it_waits(to_itself: bool) -> None:
-    """A signal to the waiting thread ends its wait; one to another thread is raised as soon as it has the lock."""
-    holds, ends = threading.Event(), threading.Event()
-
-    @exclusive
-    def hold() -> None:
-        holds.set()
-        if not to_itself:
-            time.sleep(0.05)
-            signal.pthread_kill(threading.get_ident(), signal.SIGALRM)
-        ends.wait(0.1)
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(hold)
-        assert holds.wait(LIMIT)
-        assert interrupted(lambda: nl.residual_map(SHARED, images()), 0.03 if to_itself else 0.0)
-        ends.set()
-        other.result(LIMIT)
-        assert pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
-    assert is_free()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -359,69 +188,3 @@ def test_a_process_forked_while_another_thread_is_inside(inside: bool) -> None:
     ends.set()
     thread.join(LIMIT)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
-
-
-def test_a_thread_that_waits_long_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.02)
-    with caplog.at_level(logging.WARNING, "normless"), ThreadPoolExecutor(1, "the other") as pool:
-        with alone():
-            waits = pool.submit(nl.residual_map, SHARED, images())
-            while not caplog.records:
-                time.sleep(0.01)
-        assert waits.result(LIMIT).depth == 2
-    assert "the other" in caplog.text
-    assert threading.current_thread().name in caplog.text
-
-
-def test_threads_get_the_lock_in_turn() -> None:
-    lock, turns, ready = Exclusive(), list[int](), threading.Barrier(3)
-
-    @lock
-    def turn(number: int) -> None:
-        turns.append(number)
-        time.sleep(0.0005)
-
-    def take(number: int) -> None:
-        ready.wait()
-        for _ in range(50):
-            turn(number)
-
-    threads = [threading.Thread(target=take, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # Nobody takes it three times while others wait; the last turns are those of one thread alone.
-    shared = turns[:90]
-    assert max(len({*shared[i : i + 6]}) for i in range(len(shared) - 6)) == 3
-    assert all(len({*shared[i : i + 6]}) > 1 for i in range(len(shared) - 6))
-
-
-def test_a_manager_that_borrows_has_the_lock_from_its_first_line_to_its_last() -> None:
-    owned: list[bool] = []
-
-    @borrowing
-    def borrows() -> Iterator[int]:
-        owned.append(exclusive.is_own)
-        try:
-            yield 1
-        finally:
-            owned.append(exclusive.is_own)
-
-    with suppress(KeyError), borrows() as value:
-        raise KeyError(value)
-    assert owned == [True, True]
-    assert not exclusive.is_own
-
-
-def test_neighbours_of_files_that_threads_execute(tmp_path: Path) -> None:
-    names = [f"network_{number}" for number in range(8)]
-    for number, name in enumerate(names):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "beside.py").write_text(f"import time\ntime.sleep(0.01)\nWIDTH = {number + 2}\n")
-        text = "import torch, beside\ndef made():\n    return torch.nn.Linear(beside.WIDTH, 2)\n"
-        (folder / "own.py").write_text(text)
-    with torch.random.fork_rng(devices=[]), ThreadPoolExecutor(THREADS) as pool:
-        made = pool.map(nl.models.build_model, [f"{tmp_path / name / 'own.py'}:made" for name in names])
-        assert [one.in_features for one in made] == [*range(2, 10)]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from gallery import ROWS
-from gallery.dense import SRResNet
-from gallery.odd import Autocast, Auxiliary, Checkpointed, DropsLayers, NoGrad
+from gallery.odd import Autocast, Checkpointed, NoGrad
 from streams_of_networks import WIDTH, Block, Network
 from torch import Tensor, nn
 
@@ -100,39 +97,3 @@ def test_half_a_conversion_is_refused_unless_it_is_asked_for(block: Callable[[],
     net: Any = nl.convert(model, "skipinit", IMAGES, allow_partial=True)
     assert isinstance(net.blocks[1].norm1, nn.Identity)
     assert torch.isfinite(net(IMAGES)).all()
-
-
-def test_norms_that_run_in_training_only_are_removed_too() -> None:
-    net: Any = nl.convert(Auxiliary().eval(), "skipinit", IMAGES)
-    assert isinstance(net.auxiliary[0], nn.Identity)
-    assert isinstance(net.unused, nn.LayerNorm)
-    alone = torch.cat([net.train()(image[None])[1] for image in IMAGES])
-    close(net(IMAGES)[1], alone)
-
-
-def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> None:
-    model, (inputs, _) = SRResNet(), ROWS["SRResNet"].example()
-    found = nl.residual_map(model, *inputs)
-    assert found.blocks[0].is_global
-    multipliers = []
-    for scheme in (
-        "skipinit(alpha=1/sqrt(L), keep_scale=False)",
-        "skipinit(alpha=1/sqrt(L), keep_scale=False, level='outer')",
-    ):
-        named = nl.convert(model, scheme, *inputs, residual_map=found).named_parameters()
-        multipliers.append({name: value.item() for name, value in named if name.endswith("multiplier")})
-    assert [name.split(".")[1] for name in multipliers[0]] == ["0", "1"]
-    assert [*multipliers[0].values()] == pytest.approx([2**-0.5] * 2)
-    assert [*multipliers[1].values()] == [1]
-    assert nl.scheme("skipinit", level="outer") == nl.scheme("skipinit(level='outer')")
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_blocks_that_training_leaves_out_at_random_are_those_of_evaluation(seed: int) -> None:
-    random.seed(seed)
-    model = DropsLayers()
-    net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", IMAGES).eval()
-    h = model.stem(IMAGES)
-    for block in model.blocks:
-        h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))  # type: ignore[operator]
-    close(net(IMAGES), model.head(h.mean((2, 3))))

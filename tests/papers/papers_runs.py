@@ -27,11 +27,6 @@ from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 _NOISE = np.random.default_rng(0).standard_normal(64).tolist()
 # Learning rates are divided by 10 at half of the epochs and at three quarters.
 _FACTORS = (1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01)
-_METRICS = ("test_accuracy", "training_loss", "training_loss_with_l2")
-
-
-class RequestedError(Exception):
-    """Ends an artefact at its first request for runs, which the laboratory has recorded."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +75,14 @@ class FakeLaboratory:
     """Stands for a `Laboratory`.
 
     Args:
-        ends: how runs end; the first request raises `RequestedError` if None.
+        ends: how runs end.
         extends: whether learning rates are extended where an optimum lies at their end.
 
     Attributes:
-        sweeps: those that were asked for.
-        points: their runs, with extensions.
         configs: of all runs that were asked for.
     """
 
-    def __init__(self, ends: Ends | None = None, *, extends: bool = False) -> None:
-        self.sweeps: list[Sweep] = []
-        self.points: list[Point] = []
+    def __init__(self, ends: Ends, *, extends: bool = False) -> None:
         self.configs: list[Settings] = []
         self._ends = ends
         self._extends = extends
@@ -99,19 +90,16 @@ class FakeLaboratory:
 
     def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
         """As `Laboratory.run`."""
-        self.sweeps.append(sweep)
         named: list[tuple[str, Point]] = []
         rows: dict[str, RunRow] = {}
         further = sweep.points()
         while further:
-            self.points += further
             for point in further:
                 row = self._row_of(point)
                 named.append((row.hash, point))
                 rows[row.hash] = row
             result = sweep_result(sweep, named, rows)
             further = further_points(sweep, result.runs, metrics) if self._extends else ()
-            self._check()
         return result
 
     def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
@@ -121,31 +109,17 @@ class FakeLaboratory:
     def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
         """As `Laboratory.carry_out`."""
         points = [Point({}, config.rate, config.seed, config) for config in configs]
-        rows = [self._rows.get(point.config) or self._row_of(point) for point in points]
-        self._check()
-        return rows
-
-    def weights(self, configs: Sequence[Settings]) -> list[Path]:
-        """There are none of runs that were not trained."""
-        self.carry_out(configs)
-        raise RequestedError
-
-    def _check(self) -> None:
-        if self._ends is None:
-            raise RequestedError
+        return [self._rows.get(point.config) or self._row_of(point) for point in points]
 
     def _row_of(self, point: Point) -> RunRow:
         config = point.config
         self.configs.append(config)
-        result: dict[str, Any] = {"epochs": []}
-        outcome: RunOutcome = "trained"
-        if self._ends is not None:
-            ghost = config.to_dict().get("ghost_batch_size")
-            labels = point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}
-            end = self._ends(labels, point)
-            outcome, result = "diverged" if end.test is None else "trained", _result(end, point)
+        ghost = config.to_dict().get("ghost_batch_size")
+        end = self._ends(point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}, point)
+        outcome: RunOutcome = "diverged" if end.test is None else "trained"
         # A name instead of the hash, which takes longer than all the rest.
         name, values = f"run-{len(self.configs)}", config.to_dict()
+        result = _result(end, point)
         self._rows[config] = RunRow(name, config.KIND, values, outcome, None, result, 1.0, "", "", {})
         return self._rows[config]
 
@@ -169,7 +143,7 @@ def by_optima(optima: Optima, *, translates: bool = False) -> Ends:
     """Runs whose accuracies and losses are the worse, the further their rates are from the best."""
 
     def end(labels: Mapping[str, str], point: Point) -> End:
-        found = {metric: optima(metric, labels) for metric in _METRICS[:2]}
+        found = {metric: optima(metric, labels) for metric in ("test_accuracy", "training_loss")}
         numbers = {metric: _at(point, metric, optimum) for metric, optimum in found.items()}
         top5 = found["test_accuracy"].top5
         if None in numbers.values():
@@ -202,33 +176,12 @@ def evidence_of(artefact: str, ends: Ends, budget: Budget = "paper", **changes: 
     return checked(artefact, found.function(context, **{**found.settings[budget], **changes}))
 
 
-def invented(
-    artefact: str, optima: Optima, budget: Budget = "paper", **options: Any
-) -> tuple[CheckedEvidence, FakeLaboratory]:
-    """An artefact whose runs have known optima, and the laboratory; options as in `measured`."""
-    evidence, laboratory = measured(artefact, optima, budget, **options)
-    return checked(artefact, evidence), laboratory
-
-
-def measured(
-    artefact: str, optima: Optima, budget: Budget = "paper", *, few: bool = True, **changes: Any
-) -> tuple[Evidence, FakeLaboratory]:
-    """`invented` without the checks; `few` takes the best 3 of 4 in the place of the paper's 12 of 15."""
+def measured(artefact: str, optima: Optima, **changes: Any) -> tuple[Evidence, FakeLaboratory]:
+    """An artefact whose runs have known optima, of which it takes the best 3 of 4 instead of 12 of 15."""
     found = artefact_of(artefact)
-    context, laboratory = made_up(by_optima(optima), budget, extends=True)
-    settings = {**found.settings[budget], **changes}
-    if few and settings["effort"].replicates > 4:
+    context, laboratory = made_up(by_optima(optima), extends=True)
+    settings = {**found.settings["paper"], **changes}
+    if settings["effort"].replicates > 4:
         effort = settings["effort"]
         settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
     return found.function(context, **settings), laboratory
-
-
-def asked_for(artefact: str, context: Context, **changes: Any) -> FakeLaboratory:
-    """The laboratory with the first runs that an artefact asks for; without any if it trains nothing."""
-    laboratory, found = FakeLaboratory(), artefact_of(artefact)
-    try:
-        settings = {**found.settings[context.budget], **changes}
-        found.function(replace(context, lab=cast(Laboratory, laboratory)), **settings)
-    except RequestedError:
-        pass
-    return laboratory

@@ -14,44 +14,28 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from papers_helpers import result_of
 from scipy.stats import ttest_1samp, ttest_ind_from_stats, ttest_rel
-from torch import nn
 
-from normless import convert
-from normless.models import resnet_cifar, wide_resnet
-from normless_papers.artefact import Context
 from normless_papers.claims import (
     BASES,
     Basis,
     Check,
     Estimate,
-    asked_at_scale,
     at_scale,
     beyond,
     check,
     close,
-    combined,
     conclusion_of,
-    decided,
-    difference,
-    equals,
     equivalent,
-    exceeds,
-    in_all,
     in_every,
     larger,
-    lies_within,
     obstacle_of,
     over_draws,
     premise,
     replicates,
-    stated,
     within,
 )
-from normless_papers.claims.agreement import Agreement, agreement, agreement_table, deviation
+from normless_papers.claims.agreement import agreement, deviation
 from normless_papers.distance import Distance
-from normless_papers.networks.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
-from normless_papers.networks.seeded_inputs import training_batch
-from normless_papers.pages.verdicts import why_of
 
 NUMBERS = st.floats(-1e3, 1e3)
 MEANS = st.floats(-10, 10)
@@ -108,26 +92,18 @@ ONE, TWO, UNSURE = Estimate(1.0), Estimate(2.0), Estimate(2.0, math.nan)
 DECIDED: list[tuple[Check, str]] = [
     (larger("2 > 1", TWO, ONE), "holds"),
     (larger("2 > 1 by 1.5", TWO, ONE, by=1.5), "fails"),
-    (larger("1 > 1", ONE, ONE), "inconclusive"),
     (larger("a single draw", UNSURE, ONE), "inconclusive"),
     (larger("nothing", Estimate(math.nan), ONE), "inconclusive"),
-    (larger("two draws", Estimate(3.0, 0.1, 2), ONE), "holds"),
     # With two replicates 12.7 standard errors are needed.
     (larger("two near draws", Estimate(1.5, 0.1, 2), ONE), "inconclusive"),
     (within("exact", Estimate(1.5), 1.5, 2.5), "holds"),
-    (within("exact, outside", Estimate(2.6), 1.5, 2.5), "fails"),
-    (within("a single draw", UNSURE, 1.5, 2.5), "inconclusive"),
     (within("nothing", Estimate(math.nan, 0.1, 3), 1.5, 2.5), "inconclusive"),
     # The wider tolerance counts.
-    (close("10.4", 10.4, 10, relative=0.05), "holds"),
     (close("10.6", 10.6, 10, relative=0.05), "fails"),
     (close("10.6 to 1", 10.6, 10, relative=0.05, absolute=1), "holds"),
     (close("nan", math.nan, 10, absolute=1), "fails"),
-    (in_every("one", [True]), "holds"),
     (in_every("two of three", [True, True, False]), "inconclusive"),
     (in_every("one of two", [True, False]), "fails"),
-    (in_every("none", [False]), "fails"),
-    (Agreement("A number", math.nan, 1.0).check(), "fails"),
 ]
 
 
@@ -136,39 +112,11 @@ def test_exact_and_single_numbers(found: Check, verdict: str) -> None:
     assert found.verdict == verdict
 
 
-def test_checks_of_draws_have_their_shares_and_one_draw_has_no_known_error() -> None:
-    found = in_every("It is so.", np.array([True, True, False]), worst=1.0)
-    assert found.numbers == {"share_of_draws": 2 / 3, "draws": 3, "worst": 1.0}
-    assert math.isnan(over_draws([3.0]).deviation)
-
-
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=6), NUMBERS, NUMBERS)
-def test_sums_of_the_same_seeds_are_sums_of_every_seed(
-    pairs: list[tuple[float, float]], first: float, second: float
-) -> None:
-    sums = [first * left + second * right for left, right in pairs]
-    left, right = (replicates(pd.Series(values, dtype=float)) for values in zip(*pairs, strict=True))
-    total = combined([(first, left), (second, right)])
-    assert total.by_seed == pytest.approx(dict(enumerate(sums)))
-    assert total.deviation == pytest.approx(np.std(sums, ddof=1), abs=1e-3)
-
-
-def test_what_both_share_cancels_in_a_difference_of_the_same_seeds_alone() -> None:
-    left, right = (replicates(pd.Series(values)) for values in ([90.0, 80.0, 70.0], [89.0, 79.0, 69.0]))
-    assert difference(left, right).deviation == pytest.approx(0, abs=1e-9)
-    unpaired = Estimate(right.mean, right.deviation, right.n)
-    for other in (unpaired, Estimate(79.0, 10.0, 3, {3: 89.0, 4: 79.0, 5: 69.0})):
-        assert difference(left, other) == Estimate(1.0, pytest.approx(math.hypot(10, 10)), 3)
-    assert math.isnan(difference(left, Estimate(math.nan, math.nan)).mean)
-
-
 def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
     fails = check("It reaches 94 %.", False, measured=50)
     assert at_scale(fails, "") == replace(fails, of="number")
     smaller = at_scale(fails, "3 epochs of digits.")
     assert (smaller.verdict, smaller.numbers) == ("inconclusive", fails.numbers)
-    assert smaller.claim.startswith("It reaches 94 %. ")
-    assert smaller.claim.endswith("3 epochs of digits.")
     # The shape has its own verdict, whatever becomes of the numbers.
     shape = check("It rises.", True, measured=50)
     assert conclusion_of([shape, smaller], "shape", decisive=True) == "reproduced"
@@ -198,22 +146,18 @@ def test_what_a_text_says_beyond_its_claim_does_not_decide_the_claim() -> None:
     own, further = check("It is so for one.", True, slope=-2), check("It is so for all.", False, slope=-1)
     result = result_of("gamma/figure-6", checks=(own, beyond(further)), basis="measurement", distance=Distance())
     assert (result.verdict, result.beyond) == ("reproduced", "contradicted")
-    assert result.verdicts == "reproduced, beyond it contradicted"
     assert replace(result, checks=(own, further)).verdict == "contradicted"
-    assert why_of(result).endswith("Beyond it: 0 of 1 checks hold. Fails: It is so for all (slope -1).")
 
 
 @pytest.mark.parametrize(
     ("basis", "premises", "of_same_kind", "decisive"),
     [
         ("formula", (), False, True),
-        ("measurement", (), True, True),
         ("measurement", (), False, False),
         ("training", (), True, False),
         ("training", (True,), True, True),
         ("training", (True,), False, False),
-        ("training", (True, False), True, False),
-        ("training", (None,), True, False),
+        ("training", (True, None), True, False),
     ],
 )
 def test_only_the_papers_phenomenon_contradicts_the_paper(
@@ -221,27 +165,6 @@ def test_only_the_papers_phenomenon_contradicts_the_paper(
 ) -> None:
     checks = [premise(check("The control trains.", answer)) for answer in premises]
     assert (not obstacle_of(checks, basis, of_same_kind=of_same_kind)) is decisive
-
-
-def test_claims_beside_their_tests_are_the_same_checks() -> None:
-    draws = pd.Series([1.0, 2.0, 4.0], index=[0, 1, 2])
-    assert stated(
-        {
-            "a > b": exceeds(draws, 0.5, by=0.1),
-            "a in range": lies_within(draws, 0.0, 1.0),
-            "a = b": equals(1.0, 1.1, relative=0.2),
-            "in all": in_all([True, False], size=3.0),
-            "decided": decided(draws.min() > 0, smallest=1.0),
-            "published": asked_at_scale(exceeds(2.0, 1.0), "Fewer images."),
-        }
-    ) == [
-        larger("a > b", replicates(draws), Estimate(0.5), by=0.1),
-        within("a in range", replicates(draws), 0.0, 1.0),
-        close("a = b", 1.0, 1.1, relative=0.2),
-        in_every("in all", [True, False], size=3.0),
-        check("decided", True, smallest=1.0),
-        at_scale(larger("published", TWO, ONE), "Fewer images."),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -259,9 +182,7 @@ def test_noise_does_not_make_two_methods_equivalent(gap: float, deviation: float
         return float(ttest_ind_from_stats(*left, *right, equal_var=False, alternative="greater").pvalue)
 
     assert (beyond(-0.5) < 0.025 and 1 - beyond(0.5) < 0.025) == (verdict == "holds")
-    assert found.numbers["margin"] == 0.5
     assert equivalent("They agree.", second, first, 0.5).verdict == verdict
-    assert equivalent("They agree.", first, Estimate(90.0, math.nan), 0.5).verdict == "inconclusive"
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=5), st.integers(0, 4), st.floats(0.001, 1))
@@ -276,29 +197,3 @@ def test_deviation_is_the_largest_relative_to_the_largest(values: list[int], pla
     assert deviation(expected, expected) == 0
     for tolerance, verdict in ((0.9 * found, "fails"), (1.1 * found, "holds")):
         assert agreement("They are the same", measured, expected, tolerance).check().verdict == verdict
-    table = agreement_table([agreement("one", measured, expected, 1.0), agreement("other", expected, expected)])
-    assert table["deviation"].tolist() == pytest.approx([found, 0.0])
-
-
-@pytest.mark.parametrize("scheme", ["skipinit(alpha=1)", "zeroinit(dropout=0)", "fixup"])
-def test_the_networks_written_out_tell_a_wrong_scalar(scheme: str) -> None:
-    if scheme == "fixup":
-        network, by_formula = disturbed(convert(resnet_cifar(14), scheme)), resnet_by_fixup
-        scalar: nn.Parameter = network.get_parameter("blocks.2.relu1.output_bias")
-    else:
-        network, by_formula = disturbed(convert(wide_resnet(10, 1), scheme)), wide_resnet_with_multipliers
-        scalar = network.get_parameter("blocks.1.conv2.multiplier")
-    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    whole = network.eval()(x)
-    assert deviation(whole, by_formula(network, x)) < 1e-12
-    scalar.data.add_(0.01 * scalar + 0.001)
-    assert deviation(whole, by_formula(network, x)) > 1e-6
-
-
-def test_a_batch_is_of_the_data_asked_for(context: Context) -> None:
-    batch = training_batch(context, "gaussian(image_shape=(2, 4, 4), classes=3, train=6)", 100)
-    assert batch.inputs.shape == (6, 2, 4, 4)
-    assert batch.classes == 3
-    assert "6 training examples of gaussian" in batch.provenance
-    other = training_batch(context, "gaussian(image_shape=(2, 4, 4), classes=3, train=60)", 6, epoch=1)
-    assert not torch.equal(other.inputs, batch.inputs)

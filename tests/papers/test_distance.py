@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from normless_lab.sweeps import RateGrid
 from normless_papers.artefact import artefacts
 from normless_papers.budgets import BUDGETS
 from normless_papers.distance import Distance, distance_of
-from normless_papers.experiments.effort import Effort, Plateau
+from normless_papers.experiments.effort import Effort
 
 EFFORT = Effort("cifar10", "normless:resnet_cifar(depth=110)", epochs=164, replicates=5, best=5)
 PAPER: dict[str, Any] = {"effort": EFFORT, "depths": (16, 100, 1000)}
 DEPTHS = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") for depth in (16, 100, 1000))}
-TEXTS = {"efforts": {"iwslt": Effort("iwslt", "normless:dense(depth=9)"), "wmt": Effort("wmt")}}
 SAME = "the paper's"
 
 
@@ -30,10 +28,8 @@ def at(own: Any, paper: Any = PAPER, **options: Any) -> Distance:
         ({"data": "digits"}, 0, "digits instead of cifar10"),
         ({"model": "normless:resnet_cifar(depth=2)"}, 1, "resnet_cifar(depth=2) instead of resnet_cifar(depth=110)"),
         ({"epochs": 5}, 2, "epochs 5 instead of 164"),
-        ({"rates": RateGrid((0.1, 0.2), None)}, 2, "rates 0.1, 0.2 instead of 0.1"),
         ({"replicates": 2}, 3, "replicates 2 instead of 5"),
         ({"reduced": "in words"}, 0, SAME),
-        ({"plateau": Plateau({"depth": 1000}, 94.6, "table 2")}, 1, SAME),
     ],
 )
 def test_a_setting_changes_its_own_column_and_only_data_and_network_the_kind(
@@ -51,25 +47,10 @@ def test_fewer_depths_are_the_same_kind_and_other_depths_are_not() -> None:
     assert (fewer.of_same_kind, shallower.of_same_kind) == (True, False)
     distance = at({"efforts": DEPTHS["efforts"][1:]}, DEPTHS)
     assert (distance.network, distance.of_same_kind) == ("without dense(depth=16)", True)
-    other = at({"efforts": (Effort("digits", "normless:dense(depth=100)"),)}, DEPTHS)
-    assert other.data == "digits instead of cifar10"
-
-
-def test_data_are_compared_wherever_they_stand_and_images_that_were_compressed_again_are_named() -> None:
-    distance = at({"efforts": {"grammar": Effort("grammar", "normless:dense(depth=2)")}}, TEXTS)
-    assert distance.data == "grammar instead of iwslt, wmt"
-    assert distance.network == "dense(depth=2) instead of dense(depth=9)"
-    assert not at(PAPER, data="digits").of_same_kind
-    jpeg, png = (at(PAPER, origin=f"cifar10: Parquet files of {name} images") for name in ("JPEG", "PNG"))
-    assert "JPEG" in jpeg.data
-    assert (jpeg.of_same_kind, png.data) == (True, "")
 
 
 def test_every_artefact_has_a_distance_and_none_from_its_own_set_up() -> None:
     for name, artefact in artefacts().items():
-        for budget in BUDGETS:
-            distance = distance_of(artefact.settings, budget)
-            assert distance.known, name
-            assert budget != "paper" or distance == Distance(), name
-    unknown = distance_of({"smoke": PAPER}, "smoke")
-    assert (unknown.of_same_kind, unknown.columns) == (False, ("unknown",) * 4)
+        distances = {budget: distance_of(artefact.settings, budget) for budget in BUDGETS}
+        assert all(distance.known for distance in distances.values()), name
+        assert distances["paper"] == Distance(), name

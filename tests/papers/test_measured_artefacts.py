@@ -7,14 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from papers_helpers import assert_whole, carried_out, check_of
 
-from normless_papers.artefact import Context, artefact_of
-from normless_papers.gamma import analysed_networks
-from normless_papers.gamma.analysed_networks import averaged, beside_formula
+from normless_papers.artefact import Context
 from normless_papers.gamma.variance import _second_moment, _with_mean
 from normless_papers.skipinit.appendix_c import MEAN_SQUARE
 
@@ -110,30 +107,9 @@ def test_it_measures_what_is_published_and_draws(name: str, context: Context) ->
     merged = assert_whole(name, evidence)
     assert [check.claim for check in evidence.checks if check.verdict not in case.verdicts] == []
     assert case.rows in (None, len(merged))
-    if case.verdicts == HOLDS:
-        for check in evidence.checks:
-            assert all(map(math.isfinite, check.numbers.values()))
     for words, numbers in case.numbers.items():
         found = check_of(evidence, words).numbers
         assert {number: found[number] for number in numbers} == pytest.approx(dict(numbers))
-    if "draws" in case.settings and "draws" in evidence.setup:
-        assert str(evidence.setup["draws"]).startswith(str(case.settings["draws"]))
-
-
-def test_every_artefact_has_the_budgets_of_two_cores_and_of_the_paper() -> None:
-    for name in CASES:
-        assert artefact_of(name).settings.keys() >= {"smoke", "small", "paper"}
-    for number in ("theorem-1", "figure-8", "figure-11", "figure-12"):
-        settings = artefact_of(f"understanding-bn/{number}").settings["paper"]
-        assert (settings["size"], settings["runs"]) == (1000, 5)
-
-
-def test_groups_partition_all_gammas(context: Context) -> None:
-    table = carried_out("gamma/parameter-groups", context).measured.set_index("model")
-    names = ["gamma_last", "gamma_down", "gamma_0", "gamma_others"]
-    assert table.loc["normless:resnet(depth=18, channels=8)", names].tolist() == [8, 3, 1, 8]
-    assert table[names].sum(axis=1).tolist() == table["batch_norms"].tolist()
-    assert len(artefact_of("gamma/parameter-groups").settings["paper"]["models"]) == 10
 
 
 def test_the_printed_term_in_1_b_of_appendix_c_fails_at_small_batches(context: Context) -> None:
@@ -147,36 +123,7 @@ def test_the_printed_term_in_1_b_of_appendix_c_fails_at_small_batches(context: C
     assert small["value_measured"] == pytest.approx(1 / math.pi + 0.18 / 8, rel=0.05)
 
 
-@pytest.mark.slow
-def test_a_branch_that_does_not_end_in_its_norm_fails_equation_6(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last weights are drawn twice too large: the branch has four times γ_last²."""
-    original = analysed_networks.analysed_network
-
-    def too_large(model: str, batch: Any) -> Any:
-        network, found = original(model, batch)
-        for name, parameter in network.named_parameters():
-            if name.endswith("branch.linear2.weight"):
-                parameter.data.mul_(2)
-        return network, found
-
-    monkeypatch.setattr(analysed_networks, "analysed_network", too_large)
-    evidence = carried_out("gamma/equation-6", context, draws=2)
-    assert check_of(evidence, "branch's variance is γ_last²").verdict == "fails"
-    assert check_of(evidence, "change no branch's variance").verdict == "holds"
-
-
-def test_means_over_draws() -> None:
-    rows = pd.DataFrame({"name": ["a", "b", "a", "b"], "draw": [0, 0, 1, 1], "place": [1.0, float("nan")] * 2})
-    measured = pd.Series([1.0, 4.0, 3.0, 8.0])
-    table = averaged(beside_formula("q", rows, measured, pd.Series([1.0, 2.0, 1.0, 2.0]), "place"))
-    expected = {"block": ["a", "b"], "measured": [2.0, 6.0], "ratio": [2.0, 3.0], "n": [2, 2]}
-    assert table[[*expected]].to_dict("list") == expected
-    assert table["deviation"].tolist() == pytest.approx([2**0.5, 2**0.5])
-
-
-def test_the_mean_that_equation_11_ignores_is_what_a_stream_that_is_not_negative_keeps(context: Context) -> None:
+def test_the_mean_that_equation_11_ignores_is_what_a_stream_that_is_not_negative_keeps() -> None:
     """E[ReLU(x + f)²] against a draw of f for every x; centred x, the look-alike, have the half of the text."""
     gamma, centred = torch.tensor([0.3, 1.5]), torch.randn(2000, 2, 8, 8)
     f = gamma.view(1, 2, 1, 1) * torch.randn_like(centred)
@@ -185,11 +132,3 @@ def test_the_mean_that_equation_11_ignores_is_what_a_stream_that_is_not_negative
         drawn, formula = _second_moment(torch.relu(x + f)), (_second_moment(x) / 2 + half)
         assert _with_mean(x, gamma) == pytest.approx(drawn, rel=0.01)
         assert (formula == pytest.approx(drawn, rel=0.02)) == halves
-    # Networks whose blocks read their own inputs contradict equations 10 and 11.
-    model = "normless:resnet(depth=34, channels=16)"
-    evidence = carried_out("gamma/equation-11", context, model=model, side=64, examples=8, draws=3)
-    assert check_of(evidence, "equation 10").verdict == "fails"
-    assert check_of(evidence, "a quarter").numbers["measured"] > 0.5
-    table = evidence.measured.set_index("quantity")
-    assert table.loc["Var[x_{l+1}] with the mean", "ratio"].mean() == pytest.approx(1, abs=0.05)
-    assert table.loc["Var[x_{l+1}]", "ratio"].mean() > 1.2

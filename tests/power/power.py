@@ -6,6 +6,8 @@
     python tests/power/power.py table                            # a summary, and tests/power/kills.csv
     python tests/power/power.py record --commit HEAD --drawn-at af1f8174    # the same mutants of another commit
 
+`run --recorded-at COMMIT` uses the record of another commit, with those of its tests that are still there.
+
 A mutant is written into a clone of the commit, and forty of the tests that run its line, the fastest case of each
 function first, are run in a process that is forked from one which has torch and the other libraries loaded, but none
 of the packages. Only tests count that pass in the same way without the change. The first failing test ends a mutant.
@@ -46,19 +48,25 @@ def changes(tree: Tree, options: argparse.Namespace) -> dict[str, Mutant | Rever
     """Return the mutants and reverts by name, in random order, so that the first of them are a sample of all.
 
     Mutants that were drawn at another commit are None where their lines have changed since. Fresh ones, of another
-    seed and of the commit itself, come last.
+    seed and of the commit where tests were recorded, come last.
     """
     reverts = [Revert(*line.split(maxsplit=1)) for line in (HERE / "reverts.txt").read_text().splitlines()]
     drawn_at = Tree(options.data / "tree-drawn", ROOT, options.drawn_at)
-    mutants: dict[str, Mutant | Revert | None] = {}
-    for mutant in draw(drawn_at.folder, options.mutants, options.seed):
+
+    def moved(mutant: Mutant, earlier: Tree) -> Mutant | None:
         new = tree.source(mutant.file) if (tree.folder / mutant.file).exists() else b""
-        mutants[mutant.name] = mutant.moved(drawn_at.source(mutant.file), new)
+        return mutant.moved(earlier.source(mutant.file), new)
+
+    mutants: dict[str, Mutant | Revert | None] = {
+        mutant.name: moved(mutant, drawn_at) for mutant in draw(drawn_at.folder, options.mutants, options.seed)
+    }
     mutants |= {revert.name: revert for revert in reverts if options.reverts}
     names = list(mutants)
     random.Random(options.seed).shuffle(names)
+    recorded = Tree(options.data / "tree-recorded", ROOT, options.recorded_at)
     fresh: dict[str, Mutant | Revert | None] = {
-        f"fresh:{mutant.name}": mutant for mutant in draw(tree.folder, options.fresh, options.seed + 1)
+        f"fresh:{mutant.name}": moved(mutant, recorded)
+        for mutant in draw(recorded.folder, options.fresh, options.seed + 1)
     }
     return {name: mutants[name] for name in names} | fresh
 
@@ -89,7 +97,7 @@ class Worker:
     def __init__(self, number: int, options: argparse.Namespace) -> None:
         self.options = options
         self.tree = Tree(options.data / f"tree-{number}", ROOT, options.commit)
-        self.hits = Hits(options.data)
+        self.hits = Hits(options.hits, options.tests_there)
         self.verified = options.data / "verified.jsonl"
 
     def fails_anyway(self, tests: list[str], chosen: list[str]) -> set[str]:
@@ -145,6 +153,14 @@ class Worker:
         return row | {"covering": len(tests), "run": len(chosen), "outcome": outcome, "killed_by": killed}
 
 
+def tests_of(tree: Tree) -> set[str]:
+    """Return the tests of a tree, which may have fewer than where they were recorded."""
+    environment = {**os.environ, "PYTHONPATH": str(tree.folder)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "-m", MARKS, "tests"]
+    lines = subprocess.run(command, cwd=tree.folder, env=environment, check=True, capture_output=True, text=True)
+    return {line for line in lines.stdout.splitlines() if "::" in line}
+
+
 def results_file(options: argparse.Namespace) -> Path:
     data: Path = options.data
     return data / f"results.{options.seed}.{'all' if options.all else 'first'}.jsonl"
@@ -154,6 +170,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the tests on every change that has no row yet, until the time is over."""
     deadline = time.monotonic() + 60 * options.minutes
     results = results_file(options)
+    options.tests_there = tests_of(Tree(options.data / "tree-0", ROOT, options.commit))
     load_libraries()
     every = changes(Tree(options.data / "tree-0", ROOT, options.commit), options)
     done = {row["id"] for row in json_rows(results)}
@@ -221,6 +238,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "power")
     parser.add_argument("--commit", default="HEAD", help="whose tests are run")
     parser.add_argument("--drawn-at", default=None, help="commit whose lines are drawn; --commit itself by default")
+    parser.add_argument("--recorded-at", default=None, help="commit whose record is used; --commit by default")
     parser.add_argument("--table", type=Path, default=HERE / "kills.csv", help="where the table is written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=240)
@@ -233,10 +251,11 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="run every test of a mutant, also after one has failed")
     options = parser.parse_intermixed_args()
     revision = ["git", "rev-parse", "--short=8"]
-    options.commit, options.drawn_at = (
+    options.commit, options.drawn_at, options.recorded_at = (
         subprocess.run([*revision, commit], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-        for commit in (options.commit, options.drawn_at or options.commit)
+        for commit in (options.commit, options.drawn_at or options.commit, options.recorded_at or options.commit)
     )
+    options.hits = options.data.resolve() / options.recorded_at
     options.data = options.data.resolve() / options.commit
     options.data.mkdir(parents=True, exist_ok=True)
     {"record": record, "run": run, "table": table}[options.command](options)

@@ -28,7 +28,7 @@ def make_card_fabric(config: RunConfig) -> Fabric:
     elif config.precision == "bf16-true":
         precision = HalfPrecision("bf16-true")
     else:
-        precision = MixedPrecision(config.precision, "card")  # type: ignore[arg-type]
+        precision = MixedPrecision(config.precision, "card")
     strategy = SingleDeviceStrategy(device=register())
     fabric = Fabric(accelerator=CardAccelerator(), strategy=strategy, plugins=[precision])
     fabric.launch()

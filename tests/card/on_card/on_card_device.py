@@ -15,17 +15,9 @@ from waits import CARD_TO_CPU, CPU_TO_CARD, noted_waits
 
 REFUSED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "sum": lambda there, here: there + here,
-    "two scalars in one stack": lambda there, here: torch.stack([there.sum(), here.sum()]),
-    "concatenation": lambda there, here: torch.cat([there, here]),
     "product": lambda there, here: there @ here.T,
-    "linear layer": lambda there, here: F.linear(here, there),
-    "embedding": lambda there, here: F.embedding(torch.tensor([0]), there),
-    "selection": lambda there, here: there.index_select(0, torch.tensor([0])),
     "index on the card": lambda there, here: here[torch.tensor([0], device="card")],
     "values put from the CPU": lambda there, here: there.index_put((torch.tensor([0]),), here[0]),
-    "result on the CPU": lambda there, here: torch.zeros(()).add_(there.sum()),
-    "mask": lambda there, here: there.masked_fill(here > 0, 0.0),
-    "condition": lambda there, here: torch.where(here > 0, there, 0.0),
     "targets": lambda there, here: F.cross_entropy(there, torch.zeros(2, dtype=torch.long)),
     "list of tensors": lambda there, here: torch._foreach_add([there], [here]),
     "generator": lambda there, here: there.normal_(generator=torch.Generator()),
@@ -33,13 +25,8 @@ REFUSED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 TAKEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "scalar tensor": lambda there, here: there * here.sum(),
-    "scalar before": lambda there, here: here.sum() - there,
-    "scalar in a condition": lambda there, here: torch.where(there > 0, here.sum(), there),
-    "filled with a scalar": lambda there, here: there.masked_fill(there > 0, here.sum()),
     "copy": lambda there, here: there.clone().copy_(here),
     "indices": lambda there, here: there[torch.tensor([1, 0])],
-    "mask of the CPU": lambda there, here: there[here > -torch.inf],
-    "put by indices": lambda there, here: there.index_put((torch.tensor([0]),), torch.tensor(1.0)),
     "generator": lambda there, here: there.clone().normal_(generator=torch.Generator("card").manual_seed(0)),
     "factory": lambda there, here: torch.arange(4.0, device=there.device).view(2, 2) + there,
 }
@@ -67,17 +54,13 @@ def test_where_the_host_waits(card: torch.device) -> None:
     there = here.to(card)
     for direction, wait in (
         (CARD_TO_CPU, lambda: there.sum().item()),
-        (CARD_TO_CPU, there.tolist),
-        (CARD_TO_CPU, there.cpu),
-        (CARD_TO_CPU, lambda: bool(there.sum() > 0)),
         (CARD_TO_CPU, there.nonzero),
         (CARD_TO_CPU, lambda: there[there > 0]),
         (CPU_TO_CARD, lambda: here.to(card)),
         (CPU_TO_CARD, lambda: torch.tensor(1.0, device=card)),
-        (CPU_TO_CARD, lambda: there[[0, 1]]),
     ):
         with noted_waits() as notes:
-            wait()  # type: ignore[operator]
+            wait()
         assert [(note.direction, Path(note.place.rpartition(":")[0]).name) for note in notes] == [
             (direction, Path(__file__).name)
         ]
@@ -102,13 +85,6 @@ def test_a_training_gives_what_it_gives_on_the_cpu(card: torch.device, tmp_path:
     stored = torch.load(tmp_path / "weights.pt", weights_only=True)
     for name, value in model.state_dict().items():
         assert torch.equal(value, stored[name])
-
-
-def test_shared_parameters_stay_shared(card: torch.device) -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[1].weight = model[0].weight
-    for moved in (model.to(card), deepcopy(model), model.double()):
-        assert moved[0].weight is moved[1].weight
 
 
 def test_random_numbers_are_the_card_s_own(card: torch.device) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 from lab_helpers import Here
 from waits import noted_waits
 
-from normless.cli import main
 from normless_lab.bench import StepBench, measure_inference, measure_memory, measure_step
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep, axis_of
 
@@ -42,10 +40,3 @@ def test_benchmarks(card: torch.device, measure: Callable[[StepBench], Any], wid
     table = measure(bench)
     assert {"bare", "fixup", "batch_norm"} <= set(table["network"])
     assert (table["ratio"] > 0).all()
-
-
-@pytest.mark.usefixtures("card")
-def test_the_command_of_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
-    numbers = "--depth 8 --batch-size 2 --image-size 8 --rounds 1"
-    assert main(["bench", "step", *numbers.split(), "--device", "card", "--json"]) == 0
-    assert "on card" in json.loads(capsys.readouterr().out)["setting"]

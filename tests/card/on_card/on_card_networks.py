@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.models import Transformer, resnet_cifar, wide_resnet
+from normless.models import resnet_cifar, wide_resnet
 from normless.probes import PROBES
 from normless_papers import probes as papers
-
-Case = tuple[nn.Module, tuple[Tensor, Tensor]]
 
 
 def batch(device: torch.device, size: int = 8) -> tuple[Tensor, Tensor]:
@@ -77,37 +75,22 @@ def test_every_measurement_of_the_papers(card: torch.device, name: str) -> None:
     assert FUNCTIONS[name](network(card, scheme), *batch(card)) is not None
 
 
-@pytest.mark.parametrize("make", [lambda: resnet_cifar(8, in_channels=1), lambda: wide_resnet(16, 1, in_channels=1)])
 @pytest.mark.parametrize("scheme", ["none", "batch_norm"])
-def test_a_network_is_diagnosed(card: torch.device, make: Callable[[], nn.Module], scheme: str) -> None:
-    model = nl.convert(make(), scheme).to(card)
+def test_a_network_is_diagnosed(card: torch.device, scheme: str) -> None:
+    model = nl.convert(resnet_cifar(8, in_channels=1), scheme).to(card)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e3, momentum=0.9)
     assert nl.diagnose(model, batch(card), optimizer=optimizer, trial_steps=4).findings
 
 
-def test_a_transformer_is_probed_and_diagnosed(card: torch.device) -> None:
-    tokens = torch.randint(1, 9, (4, 5), device=card)
-    model = Transformer(9, layers=2, width=8, heads=2, feed_forward=8).to(card)
-    labels = torch.randint(1, 9, (4, 5), device=card)
-
-    def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-    pair = ((tokens, tokens), labels)
-    assert len(nl.probe(model, pair, loss=loss)["signal"]) == 10
-    nl.diagnose(model, pair, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), trial_steps=3)
-
-
 @pytest.mark.filterwarnings("ignore::normless.WatchWarning")
-@pytest.mark.parametrize("precision", [None, torch.bfloat16])
-def test_a_training_is_watched(card: torch.device, precision: torch.dtype | None) -> None:
+def test_a_training_is_watched(card: torch.device) -> None:
     model = network(card)
     images, labels = batch(card)
     watch = nl.watch(model, 2)
     optimizer = torch.optim.AdamW(nl.param_groups(model, lr=1.0, weight_decay=0.1), fused=True)
     for _ in range(5):
         optimizer.zero_grad()
-        with torch.autocast("card", precision, enabled=precision is not None):
+        with torch.autocast("card", torch.bfloat16):
             loss = F.cross_entropy(model(images), labels)
         watch.loss(loss).backward()
         nl.adaptive_gradient_clipping(model, 0.1)
@@ -116,20 +99,14 @@ def test_a_training_is_watched(card: torch.device, precision: torch.dtype | None
     assert isinstance(watch.table, pd.DataFrame)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_steps_in_the_backward_pass(card: torch.device, kind: type[torch.optim.Optimizer]) -> None:
+def test_steps_in_the_backward_pass(card: torch.device) -> None:
     model, (images, labels) = network(card), batch(card)
     assert nl.recompute_blocks(model, images) == 3
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with nl.step_in_backward(optimizer):
         F.cross_entropy(model(images), labels).backward()
     assert not all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("scheme", ["batch_norm", "fixup"])
-def test_examples_that_a_network_mixes(card: torch.device, scheme: str) -> None:
-    assert bool(nl.mixes_examples(network(card, scheme), batch(card)[0]).modules) == (scheme == "batch_norm")
 
 
 def test_a_network_is_saved_loaded_and_pickled(card: torch.device, tmp_path: Path) -> None:
@@ -141,10 +118,3 @@ def test_a_network_is_saved_loaded_and_pickled(card: torch.device, tmp_path: Pat
     on_cpu = nl.load(tmp_path, "normless:wide_resnet(depth=10, width=1, in_channels=1)")
     torch.testing.assert_close(on_cpu(images.cpu()), model(images).cpu())
     assert torch.equal(pickle.loads(pickle.dumps(model))(images), model(images))
-
-
-def test_a_plan_and_a_map(card: torch.device) -> None:
-    model, (images, _) = wide_resnet(10, 1, in_channels=1).to(card), batch(card)
-    assert nl.plan(model, "lsuv", images)
-    assert nl.plan(model, "fixup", images)
-    assert len(nl.residual_map(model, images).blocks) == 3

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from itertools import product
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from run_helpers import Interrupt
 from waits import CARD_TO_CPU, Wait, noted_waits
 
 import normless
 from normless.probes import RideAlong
 from normless.probes.measure import every
-from normless_lab.train import RunListener, TrainConfig, train
+from normless_lab.train import TrainConfig, train
 from normless_lab.train.loop import STEPS_BETWEEN_READS, Training
 from normless_lab.train.run_files import load_weights
-from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.text import TextConfig, TranslationConfig
 
 pytestmark = pytest.mark.usefixtures("trains_on_card")
@@ -60,27 +56,15 @@ NADAM = {"optimizer": "NAdam", "rate": 0.01, "momentum": 0.0}
 AUGMENTED = {"mixup": 0.4, "cutout": 2, "crop": 1, "flip": True, "clip": 0.01}
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("images", {"scheme": "batch_norm", "recompute": "always"}),
-    ("images", {"scheme": "ghost_batch_norm(size=16)", "recompute": "auto"}),
     ("images", {"scheme": "lsuv", "weight_decay": 0.0, "label_smoothing": 0.1}),
     ("images", {"scheme": "fixup", "micro_batch_size": 24}),
     ("images", {**AUGMENTED, "dropout": 0.3}),
     ("images", {"precision": "64-true", "micro_batch_size": 32, "mixup": 0.2}),
-    ("images", {"precision": "bf16-true"}),
     ("images", {"precision": "bf16-mixed", "scheme": "batch_norm"}),
-    ("images", {"model": "normless:dense(depth=2, width=12)", "data": "correlated(train=256, test=64)"}),
     ("text", {"scheme": "fixup", "micro_batch_size": 6}),
-    ("text", {"precision": "bf16-mixed", "clip": None, "weight_decay": 0.0}),
     ("translation", {"scheme": "fixup", "micro_batch_tokens": 200, "clip": 0.1}),
     ("translation", {"precision": "bf16-mixed", "weight_decay": 0.1}),
 ]
-EACH = pytest.mark.parametrize("kind", KINDS)
-
-
-class Stop(RunListener):
-    """Ends a run at the end of an epoch, as Ctrl-C does."""
-
-    def on_epoch(self, row: Any) -> None:
-        raise KeyboardInterrupt
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -102,57 +86,28 @@ def test_two_epochs(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "within"),
-    [
-        *(("images", {"mixup": 0.4}, False), ("images", {}, True), ("images", ADAMW, True), ("images", LION, True)),
-        *(("images", NADAM, True), ("text", {}, True), ("translation", {}, True)),
-    ],
+    ("kind", "settings"),
+    [("images", {"mixup": 0.4}), ("images", ADAMW), ("images", LION), ("text", {}), ("translation", {})],
 )
-def test_a_resumed_run_is_the_uninterrupted_one(
-    tmp_path: Path, kind: str, settings: dict[str, Any], within: bool
-) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     drops = {"dropout": 0.3} if kind == "images" else {}
     config, stopped = replace(KINDS[kind], **drops, **settings), tmp_path / "stopped"
     whole = run(config, tmp_path / "whole")
-    listener, every = (Interrupt(7 if kind == "images" else 3), "2") if within else (Stop(), None)
     with pytest.raises(KeyboardInterrupt):
-        run(config, stopped, listeners=[listener], checkpoint_every=every)
-    assert (torch.load(stopped / "checkpoint.pt", weights_only=True)["within"] is not None) == within
+        run(config, stopped, listeners=[Interrupt(7 if kind == "images" else 3)], checkpoint_every="2")
     torch.manual_seed(5)  # What the caller's generators hold must not matter.
     resumed = run(config, stopped)
     assert_equal(tmp_path / "whole", stopped)
     assert [row.training_loss for row in whole.epochs] == [row.training_loss for row in resumed.epochs]
 
 
-@EACH
-def test_a_run_that_diverges(tmp_path: Path, kind: str) -> None:
-    changes = {"scheme": "none", "rate": 1e6} if kind == "images" else {"rate": 1e30}
-    assert run(replace(KINDS[kind], **changes), tmp_path).outcome == "diverged"
-
-
-@EACH
+@pytest.mark.parametrize("kind", KINDS)
 def test_probes_and_a_watch_along_the_way(tmp_path: Path, kind: str) -> None:
     ride = RideAlong(("signal", "activations", "gradients", "logits"), every(2))
     run(KINDS[kind], tmp_path / "plain")
     run(KINDS[kind], tmp_path / "observed", ride_along=ride, watch=True, logger=None)
     assert {path.name for path in (tmp_path / "observed" / "probes").iterdir()} == set(ride.probes)
     assert_equal(tmp_path / "plain", tmp_path / "observed")
-
-
-def test_epochs_doubled_until_plateau(tmp_path: Path) -> None:
-    config = PaperConfig(**asdict(KINDS["images"]), epochs_until_plateau=True, max_doublings=1)
-    assert run(config, tmp_path).doublings <= 1
-
-
-def test_images_in_files(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    for part, label, number in product(("train", "test"), "ab", range(4)):
-        file = tmp_path / "images" / part / label / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (10, 12, 3), dtype=np.uint8)).save(file)
-    places = {"data": "image_folder(size=8, resize=8, workers=0)", "data_root": str(tmp_path / "images")}
-    result = run(replace(KINDS["images"], **places, batch_size=4, mixup=0.2), tmp_path / "run")
-    assert len(result.epochs) == 2
 
 
 def waits_of(config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Wait]]:
@@ -171,7 +126,7 @@ def waits_of(config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, AUGMENTED, ADAMW, LION, NADAM], ids=str)
+@pytest.mark.parametrize("settings", [AUGMENTED, ADAMW, LION, NADAM], ids=str)
 def test_no_step_on_images_waits_for_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:

@@ -68,14 +68,14 @@ class CardTensor(Tensor):
     def __format__(self, form: str) -> str:
         return format(self.item(), form) if self.dim() == 0 else repr(self)
 
-    @property  # type: ignore[override]
+    @property
     def data(self) -> Tensor:
         """See `torch.Tensor.data`."""
-        return Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        return Tensor.data.__get__(self)
 
     @data.setter
     def data(self, values: CardTensor) -> None:
-        Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+        Tensor.data.__set__(self, values)
         self.values_on_cpu = values.values_on_cpu
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -102,7 +102,7 @@ class CardTensor(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
-            return memo[id(self)]  # type: ignore[no-any-return]
+            return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError("Only leaves of the graph support the deepcopy protocol.")
         others = {name: value for name, value in vars(self).items() if name not in ("values_on_cpu", "_is_param")}
@@ -239,8 +239,8 @@ def register() -> torch.device:
         _registered.extend([everything, aten])
         for name in ("tensor", "as_tensor", "asarray"):
             setattr(torch, name, _by_copy(getattr(torch, name)))
-        nn.Module._apply = _keeping_ties(nn.Module._apply)  # type: ignore[method-assign]
-        torch.Generator = PlacedGenerator  # type: ignore[misc]
+        nn.Module._apply = _keeping_ties(nn.Module._apply)
+        torch.Generator = PlacedGenerator
         try:
             torch.ones(1, device=NAME, requires_grad=True).sum().backward()
         except RuntimeError as error:

@@ -7,17 +7,7 @@ from torch.nn import functional as F
 from tests.faults import data
 from tests.faults.catalogue import Training, fault
 from tests.faults.networks import GPT, Encoder, token_loss
-from tests.faults.training import (
-    accuracy,
-    adam,
-    adamw,
-    finite,
-    fitted,
-    made,
-    module,
-    outputs_in_eval,
-    share_correct,
-)
+from tests.faults.training import accuracy, adam, adamw, finite, fitted, made, module, outputs_in_eval, share_correct
 
 
 @fault
@@ -48,12 +38,8 @@ def language_model_without_causal_mask(broken: bool) -> Training:
 def language_model_predicts_its_input(broken: bool) -> Training:
     """The targets of a recurrent language model are its own input tokens instead of the next ones."""
     x, y = data.language(32, 20)
-
-    def forward(self, tokens):
-        return self.head(self.rnn(self.embedding(tokens))[0])
-
     gru = {"embedding": nn.Embedding(16, 32), "rnn": nn.GRU(32, 48, batch_first=True)}
-    model = module(forward, **gru, head=nn.Linear(48, 16))
+    model = module(lambda self, tokens: self.head(self.rnn(self.embedding(tokens))[0]), **gru, head=(48, 16))
 
     def success() -> float:
         return share_correct(outputs_in_eval(model, x).argmax(-1), y)
@@ -92,8 +78,8 @@ def empty_sequences_fully_masked(broken: bool) -> Training:
         scores = self.score(torch.tanh(x)).squeeze(-1).masked_fill(~keep, float("-inf"))
         return self.classifier((scores.softmax(1)[..., None] * x).sum(1))
 
-    parts = {"embedding": nn.Embedding(12, 24), "score": nn.Linear(24, 1), "classifier": nn.Linear(24, 3)}
-    return made(module(forward, **parts), (tokens, keep), labels, adam(1e-2))
+    model = module(forward, embedding=nn.Embedding(12, 24), score=(24, 1), classifier=(24, 3))
+    return made(model, (tokens, keep), labels, adam(1e-2))
 
 
 @fault
@@ -108,8 +94,7 @@ def ctc_inputs_shorter_than_targets(broken: bool) -> Training:
         return self.symbols(self.rnn(x)[0]).log_softmax(-1).transpose(0, 1)  # (T, N, C)
 
     conv = nn.Conv1d(6, 32, 5, stride=8 if broken else 1, padding=2)
-    rnn = nn.GRU(32, 32, batch_first=True, bidirectional=True)
-    model = module(forward, conv=conv, rnn=rnn, symbols=nn.Linear(64, 6))
+    model = module(forward, conv=conv, rnn=nn.GRU(32, 32, batch_first=True, bidirectional=True), symbols=(64, 6))
 
     def loss(outputs, targets):
         steps = torch.full((len(targets),), len(outputs))
@@ -122,13 +107,11 @@ def ctc_inputs_shorter_than_targets(broken: bool) -> Training:
 def attention_normalized_over_the_batch(broken: bool) -> Training:
     """The softmax of the attention runs over the batch instead of the keys."""
     batches = [data.lookup(128, pairs=5, values=5) for _ in range(41)]
-    axis = 0 if broken else -1
 
     def forward(self, tokens):
         x = self.embedding(tokens)
         scores = self.q(x) @ self.k(x).transpose(1, 2) / 32**0.5
-        return self.classifier((scores.softmax(axis) @ self.v(x))[:, -1])
+        return self.classifier((scores.softmax(0 if broken else -1) @ self.v(x))[:, -1])
 
-    parts = {"embedding": nn.Embedding(48, 32), **{name: nn.Linear(32, 32) for name in "qkv"}}
-    model = module(forward, **parts, classifier=nn.Linear(32, 5))
+    model = module(forward, embedding=nn.Embedding(48, 32), **dict.fromkeys("qkv", (32, 32)), classifier=(32, 5))
     return made(model, *batches[0], adam(1e-2), success=accuracy(model, *batches[40]), stream=batches[:40])

@@ -7,8 +7,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.faults import data
-from tests.faults.catalogue import Training, healthy
-from tests.faults.networks import VAE, Encoder, GraphNet, TinyResNet, TwoTowers, contrastive
+from tests.faults.catalogue import Training, healthy, looks_odd
+from tests.faults.networks import (
+    VAE,
+    Encoder,
+    GraphNet,
+    TinyResNet,
+    TwoTowers,
+    contrastive,
+    mlp,
+)
 from tests.faults.training import (
     accuracy,
     adam,
@@ -18,7 +26,6 @@ from tests.faults.training import (
     made,
     module,
     outputs_in_eval,
-    r_squared,
     sgd,
     share_correct,
 )
@@ -28,17 +35,17 @@ from tests.faults.training import (
 def targets_in_the_thousands() -> Training:
     """Targets are between 2,000 and 8,000, and Adam's rate and the last bias go with them."""
     x, y = data.smooth_function()
-    model = nn.Sequential(nn.Linear(6, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
+    model = mlp(6, 128, 128, 1)
     nn.init.constant_(model[4].bias, 5000.0)
     return made(model, x, 5000 + 1000 * y, adam(3e-2))
 
 
-@healthy("own", "loss summed over the batch")
-def loss_summed_over_the_batch() -> Training:
-    """The loss is the sum over 256 examples, and the rate is 256 times smaller."""
-    x, y = data.digits(256)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    return made(model, x, y, sgd(0.1 / 256), nn.CrossEntropyLoss(reduction="sum"))
+looks_odd(
+    "loss_summed_over_the_batch",
+    "The loss is the sum over 256 examples, and the rate is 256 times smaller.",
+    ("own", "loss summed over the batch"),
+    lambda: made(mlp(64, 64, 10, flat=True), *data.digits(256), sgd(0.1 / 256), nn.CrossEntropyLoss(reduction="sum")),
+)
 
 
 @healthy("own", "rare positives: 3 %")
@@ -47,8 +54,8 @@ def very_imbalanced_classes() -> Training:
     x = torch.randn(512, 16)
     score = x[:, 0] + 0.5 * x[:, 1]
     y = (score > score.sort().values[-16]).float()
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
-    return made(model, x, y, adam(1e-2), nn.BCEWithLogitsLoss(pos_weight=torch.tensor(10.0)), guess=0.5)
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(10.0))
+    return made(mlp(16, 32, 1, last=[nn.Flatten(0)]), x, y, adam(1e-2), loss, guess=0.5)
 
 
 @healthy("own", "policy gradient with maximize=True on the reward")
@@ -56,20 +63,16 @@ def reward_maximized_on_purpose() -> Training:
     """A policy's expected reward is the objective, and the optimizer maximizes it."""
     states = torch.randn(256, 8)
     best = (states @ torch.randn(8, 4)).argmax(1)
-    policy = nn.Sequential(nn.Linear(8, 48), nn.Tanh(), nn.Linear(48, 4), nn.Softmax(dim=-1))
-
-    def reward(probabilities, actions):
-        return probabilities.gather(1, actions[:, None]).mean()
-
+    policy = mlp(8, 48, 4, act=nn.Tanh, last=[nn.Softmax(dim=-1)])
+    reward = lambda probabilities, actions: probabilities.gather(1, actions[:, None]).mean()  # noqa: E731
     return made(policy, states, best, adam(1e-2, maximize=True), reward)
 
 
 @healthy("own", "label smoothing: the loss has a floor")
 def label_smoothing_with_a_floor() -> Training:
     """With label smoothing of 0.2 the cross entropy cannot fall below 0.8."""
-    x, y = data.digits(256)
     model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 10))
-    return made(model, x, y, adamw(5e-3), nn.CrossEntropyLoss(label_smoothing=0.2))
+    return made(model, *data.digits(256), adamw(5e-3), nn.CrossEntropyLoss(label_smoothing=0.2))
 
 
 @healthy("own", "labels of which two thirds are ignored")
@@ -81,9 +84,8 @@ def most_labels_ignored() -> Training:
     labels[torch.rand(64, 12) < 0.66] = -100
     labels[:, 0] = -100
     transpose = module(lambda self, x: x.transpose(1, 2), "Transpose")
-    model = nn.Sequential(
-        nn.Embedding(12, 32), transpose, nn.Conv1d(32, 48, 3, padding=1), nn.ReLU(), nn.Conv1d(48, 3, 1)
-    )
+    convs = nn.Embedding(12, 32), transpose, nn.Conv1d(32, 48, 3, padding=1), nn.ReLU(), nn.Conv1d(48, 3, 1)
+    model = nn.Sequential(*convs)
 
     def success() -> float:
         return share_correct(outputs_in_eval(model, tokens)[:, :, 1:].argmax(1), tags[:, 1:])
@@ -101,28 +103,24 @@ def loss_that_becomes_negative() -> Training:
         hidden = self.hidden(x)
         return self.mean(hidden), F.softplus(self.variance(hidden)) + 1e-4
 
-    hidden = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
-    model = module(forward, hidden=hidden, mean=nn.Linear(64, 1), variance=nn.Linear(64, 1))
-
     def loss(outputs, targets):
         return F.gaussian_nll_loss(outputs[0], targets, outputs[1])
 
-    return made(model, x, y, adam(5e-3), loss)
+    hidden = nn.Sequential(*mlp(1, 64, 64, act=nn.Tanh), nn.Tanh())
+    return made(module(forward, hidden=hidden, mean=(64, 1), variance=(64, 1)), x, y, adam(5e-3), loss)
 
 
 @healthy("own", "sigmoid output with BCELoss")
 def sigmoid_output_with_bce() -> Training:
     """A network ends in a sigmoid, and BCELoss takes probabilities."""
-    x, y = data.table("breast_cancer")
-    x, y = data.standardized(x), y.float()[:, None]
-    model = nn.Sequential(nn.Linear(30, 24), nn.ReLU(), nn.Linear(24, 1), nn.Sigmoid())
-    return made(model, x, y, adam(1e-2), nn.BCELoss(), binary_accuracy(model, x, y, 0.5))
+    x, y = data.tumors()
+    model = mlp(30, 24, 1, last=[nn.Sigmoid()])
+    return made(model, x, y[:, None], adam(1e-2), nn.BCELoss(), binary_accuracy(model, x, y[:, None], 0.5))
 
 
 @healthy("own", "mixture of softmaxes with NLLLoss")
 def mixture_of_softmaxes_with_nll() -> Training:
     """The outputs are logarithms of a mixture of softmaxes, which is what NLLLoss takes."""
-    x, y = data.digits(256)
 
     def forward(self, x):
         x = x.flatten(1)
@@ -130,23 +128,22 @@ def mixture_of_softmaxes_with_nll() -> Training:
         mixed = (self.gate(x).softmax(-1)[..., None] * parts).sum(1)
         return mixed.clamp(min=1e-8).log()
 
-    gate = nn.Linear(64, 4)
-    experts = [nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)) for _ in range(4)]
-    return made(module(forward, gate=gate, experts=nn.ModuleList(experts)), x, y, adam(5e-3), nn.NLLLoss())
+    model = module(forward, gate=(64, 4), experts=lambda: nn.ModuleList(mlp(64, 32, 10) for _ in range(4)))
+    return made(model, *data.digits(256), adam(5e-3), nn.NLLLoss())
 
 
 @healthy("own", "cosine classifier with a learned scale")
 def cosine_head_with_learned_scale() -> Training:
     """Logits are cosines times a learned scale that starts at 10."""
-    x, y = data.digits(256)
 
     def forward(self, x):
         cosine = F.normalize(self.features(x), dim=1) @ F.normalize(self.classes, dim=1).T
         return self.log_scale.exp() * cosine
 
-    features = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32))
+    features = mlp(64, 96, 32, flat=True)
     classes, log_scale = nn.Parameter(torch.randn(10, 32)), nn.Parameter(torch.tensor(math.log(10.0)))
-    return made(module(forward, features=features, classes=classes, log_scale=log_scale), x, y, adam(5e-3))
+    model = module(forward, features=features, classes=classes, log_scale=log_scale)
+    return made(model, *data.digits(256), adam(5e-3))
 
 
 @healthy("own", "dropout 0.5 with a small batch")
@@ -164,8 +161,7 @@ def discriminator_with_one_label() -> Training:
     """The real half of a discriminator's step: all labels are 1, and the fake half follows from another call."""
     points = F.normalize(torch.randn(128, 2)) + 0.05 * torch.randn(128, 2)
     generated = 0.3 * torch.randn(128, 2)
-    act = nn.LeakyReLU
-    model = nn.Sequential(nn.Linear(2, 64), act(0.2), nn.Linear(64, 64), act(0.2), nn.Linear(64, 1))
+    model = mlp(2, 64, 64, 1, act=lambda: nn.LeakyReLU(0.2))
     halves = [(points, torch.ones(128, 1)), (generated, torch.zeros(128, 1))]
 
     def success() -> float:
@@ -206,8 +202,8 @@ def graph_attention() -> Training:
         weights = scores.masked_fill(adjacency == 0, float("-inf")).softmax(1)
         return self.out(F.elu(F.dropout(weights, 0.3, self.training) @ x)).log_softmax(1)
 
-    parts = {"project": nn.Linear(8, 32, bias=False), "source": nn.Linear(32, 1, bias=False)}
-    model = module(forward, **parts, target=nn.Linear(32, 1, bias=False), out=nn.Linear(32, 3))
+    widths = {"project": (8, 32), "source": (32, 1), "target": (32, 1)}
+    model = module(forward, **{name: nn.Linear(*pair, bias=False) for name, pair in widths.items()}, out=(32, 3))
     return made(model, (nodes, adjacency), labels, adam(1e-2, weight_decay=5e-4), nn.NLLLoss())
 
 
@@ -219,10 +215,12 @@ def two_towers_with_negatives() -> Training:
     return made(model, towers, targets, adam(5e-3), contrastive, fitted(model, towers, targets, contrastive, 4.16))
 
 
-@healthy("TrainCheck", "clean workload resnet18")
-def residual_network() -> Training:
-    """A residual network with batch norms, trained by SGD with weight decay."""
-    return made(TinyResNet(), *data.digits(192), sgd(0.1, weight_decay=5e-4))
+looks_odd(
+    "residual_network",
+    "A residual network with batch norms, trained by SGD with weight decay.",
+    ("TrainCheck", "clean workload resnet18"),
+    lambda: made(TinyResNet(), *data.digits(192), sgd(0.1, weight_decay=5e-4)),
+)
 
 
 @healthy("TrainCheck", "clean workload reinforce-actor-critic")
@@ -236,8 +234,7 @@ def actor_critic() -> Training:
         hidden = self.affine(state).relu()
         return self.action_head(hidden).softmax(-1), self.value_head(hidden).squeeze(-1)
 
-    parts = {"affine": nn.Linear(4, 64), "action_head": nn.Linear(64, 2), "value_head": nn.Linear(64, 1)}
-    model = module(forward, **parts)
+    model = module(forward, affine=(4, 64), action_head=(64, 2), value_head=(64, 1))
 
     def loss(outputs, targets):
         actions, returns = targets
@@ -256,8 +253,7 @@ def polynomial_by_one_layer() -> Training:
     points = torch.rand(128, 1) * 2 - 1
     x = torch.cat([points**power for power in range(1, 5)], 1)
     y = x @ torch.tensor([[1.5], [-2.0], [0.7], [1.1]]) + 0.4
-    model = nn.Linear(4, 1)
-    return made(model, x, y, sgd(0.3, 0.0), nn.SmoothL1Loss(), r_squared(model, x, y))
+    return made(nn.Linear(4, 1), x, y, sgd(0.3, 0.0), nn.SmoothL1Loss())
 
 
 @healthy("TrainCheck", "clean workload word-language-model-transformer, as a classifier with padding")
@@ -277,5 +273,4 @@ def bfloat16_autocast() -> Training:
             scores = self.body(x)
         return scores.float()
 
-    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    return made(module(forward, body=body), *data.digits(256), adam(3e-3))
+    return made(module(forward, body=lambda: mlp(64, 128, 10, flat=True)), *data.digits(256), adam(3e-3))

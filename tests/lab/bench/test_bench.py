@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from command_outputs import check_output
 from normless import convert
 from normless.cli import main
 from normless.models import resnet_cifar, wide_resnet
-from normless_lab.bench import ScaleBench, StepBench, measure_memory, measure_scale
+from normless_lab.bench import StepBench, measure_memory
 from normless_lab.bench.by_hand import Bare, HandWrittenFixup
 
 IMAGES = torch.randn(4, 3, 8, 8, dtype=torch.float64)
@@ -28,16 +26,10 @@ def test_the_hand_written_rival_is_fixup() -> None:
     torch.testing.assert_close(ours(IMAGES), rival(IMAGES), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("network", [resnet_cifar(14), wide_resnet(10, 2)], ids=["resnet", "wide"])
-def test_the_bare_network_is_that_without_norms(network: torch.nn.Module) -> None:
-    network = network.double()
+def test_the_bare_network_is_that_without_norms() -> None:
+    network = wide_resnet(10, 2).double()
     ours, bare = convert(network, "none(keep_scale=False)"), Bare(network)
     torch.testing.assert_close(bare(IMAGES), ours(IMAGES), rtol=1e-10, atol=1e-10)
-    norms = []
-    for model in (bare, ours):
-        gradients = torch.autograd.grad(model(IMAGES).square().sum(), list(model.parameters()))
-        norms.append(sum(float(gradient.square().sum()) for gradient in gradients))
-    assert norms[0] == pytest.approx(norms[1])
 
 
 NAMES = ["bare", "none", "skipinit(alpha=1)", "fixup", "batch_norm"]
@@ -51,11 +43,9 @@ CONVERTED = ["as written", "skipinit", "fixup"]
 # A command, a column of its table with its rows, and the place of the baseline in groups of so many rows.
 MEASURED: list[tuple[str, str, list[Any], int, int]] = [
     (f"step --depth 8 --rounds 3 {SMALL}", "network", [*NAMES, RIVAL], 0, 6),
-    (f"step --depth 10 --width 1 --rounds 3 {SMALL}", "network", NAMES, 0, 5),
     (f"inference --depth 8 --rounds 1 {SMALL}", "network", [*NAMES, RIVAL, *FUSED], 0, 10),
     ("conversion --networks normless:resnet_cifar(depth=8) --rounds 2", "scheme", CONVERTED, 0, 3),
     ("map --networks timm:test_resnet --rounds 1", "task", ["forward", "export", "map", "convert"], 0, 4),
-    ("map --networks timm:test_resnet torchvision:alexnet --rounds 3", "blocks", [4, 4, 4, 0, 0], 0, 3),
     ("probes --depth 8 --batch-size 32 --image-size 16 --rounds 2", "probes", PROBES, 0, 5),
     (f"watch --depth 8 --rounds 2 {SMALL}", "network", WATCHED, 0, 2),
     ("data --images 64 --files 8 --batch-size 32 --image-size 8 --rounds 1", "task", TASKS, 1, 2),
@@ -82,14 +72,6 @@ def test_every_row_is_compared_with_its_baseline(
         assert all(value > 0 for value in row.values() if isinstance(value, float))
         assert row["lowest"] <= row["ratio"] <= row["highest"]
     assert all(row["ratio"] == 1 for row in rows[baseline::group])
-    if words.startswith("data"):
-        assert [row["loader"] for row in rows] == ["normless", "torchvision"] * 4
-        assert rows[0]["ratio"] == pytest.approx(rows[0]["images_per_second"] / rows[1]["images_per_second"])
-    if words.startswith("sweep"):
-        assert [(row["processes"], row["threads"]) for row in rows] == [(1, 2), (2, 1)]
-        # Each ratio is of the same rounds, seen from the other side.
-        assert rows[0]["lowest"] == pytest.approx(1 / rows[1]["highest"])
-        assert rows[0]["seconds"] > rows[0]["training"] * 2
 
 
 def test_memory_of_one_step() -> None:
@@ -102,42 +84,3 @@ def test_memory_of_one_step() -> None:
     # What the weights are folded to is kept too; it does not grow with the batch.
     assert table["ratio"]["fixup"] < 1.1
     assert table["ratio"][["hand-written fixup", "batch_norm"]].min() > 1.5
-
-
-@pytest.mark.slow
-def test_all_has_a_table_per_benchmark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = {"depth": 8, "batch_size": 2, "image_size": 8}
-    stated = [{"what": what, "with": flags, "to": "bare", "bars": {"fixup": 1.06}} for what in ("step", "memory")]
-    monkeypatch.setattr("normless_lab.bench.command.TOGETHER", stated)
-    assert main(["bench", "all", "--rounds", "1", "--json"]) == 0
-    printed = capsys.readouterr()
-    facts = json.loads(printed.out)
-    check_output("bench", facts)
-    rows = facts["rows"]
-    assert [row["benchmark"] for row in rows] == ["step"] * 6 + ["memory"] * 6
-    shown = [line.split(": ") for line in printed.err.splitlines() if line.startswith(("step: ", "memory: "))]
-    assert [(line[0], line[2]) for line in shown] == [(row["benchmark"], row["row"]) for row in rows]
-    assert {row["aim"] for row in rows if row["row"] == "fixup"} == {1.06}
-    for row in rows:
-        assert row["result"] == ({True: "pass", False: "miss"}[row["ratio"] <= 1.06] if row["aim"] else None)
-    at_least = [{**stated[1], "bars": {"bare": 1.5}, "at_least": True}]
-    monkeypatch.setattr("normless_lab.bench.command.TOGETHER", at_least)
-    assert main(["bench", "all"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "memory, as a ratio to bare: ResNet-8 on cpu, 2 images of 8×8" in text
-    # Memory is read once.
-    assert [word in text for word in ("aim", "miss", "lowest")] == [True, True, False]
-
-
-@pytest.mark.slow
-def test_a_scaling_law_is_fitted_and_drawn(tmp_path: Path) -> None:
-    bench = ScaleBench(depths=(10, 22), widths=(), batches=(), rounds=1, out=tmp_path / "scale.svg")
-    table = measure_scale(bench)
-    assert table["varied"].tolist() == ["depth"] * 4
-    assert table["recomputed"].tolist() == [False, False, True, True]
-    assert table["value"].tolist() == [10, 22, 10, 22]
-    assert (table[["seconds", "MiB"]] > 0).all(axis=None)
-    for _, rows in table.groupby("recomputed"):
-        slope = math.log(rows["seconds"].iloc[1] / rows["seconds"].iloc[0]) / math.log(2.2)
-        assert rows["time_exponent"].tolist() == pytest.approx([slope, slope])
-    assert f"kept, power {table['time_exponent'][0]:.2f}" in (tmp_path / "scale.svg").read_text()

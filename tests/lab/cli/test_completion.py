@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_outputs import check_output
@@ -16,8 +14,7 @@ from command_outputs import check_output
 import normless as nl
 from normless.cli import main
 from normless.cli.commands import COMMANDS
-from normless.errors import MissingExtraError
-from normless_lab.cli.completion import SHELLS, completion_script
+from normless_lab.cli.completion import completion_script
 from normless_lab.data import DATA
 
 BASH = shutil.which("bash")
@@ -43,23 +40,18 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("words", "offered"),
     [
         (("",), {name.partition(".")[0] for name in COMMANDS}),
-        (("ins",), {"inspect"}),
         (("sweep", ""), {"run", "status", "export", "retry", "prune"}),
         (("train", "--label-s"), {"--label-smoothing"}),
         (("train", "--device", ""), {"auto", "cpu", "cuda"}),
-        (("train", "--flip", ""), {"true", "false"}),
         (("train", "--scheme", "regul"), {"regularized_skipinit"}),
         (("convert", "net.py:net", "--scheme", ""), set(nl.SCHEMES)),
         (("probe", "net.py:net", "--data", "cifar"), {name for name in DATA if name.startswith("cifar")}),
-        (("completion", ""), set(SHELLS)),
         (("sweep", "run", "dep"), {"depth.yaml"}),
-        (("inspect", "net"), {"network.py"}),
         (("train", "--config", "dep"), {"depth.yaml"}),
     ],
 )
 def test_bash_completes(words: tuple[str, ...], offered: set[str], script: Path, tmp_path: Path) -> None:
-    for name in ("depth.yaml", "network.py"):
-        (tmp_path / name).touch()
+    (tmp_path / "depth.yaml").touch()
     command = [str(BASH), "--norc", "-c", AT_TAB, "bash", str(script), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stderr == ""
@@ -76,24 +68,3 @@ def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str], scrip
     words = {word for name in COMMANDS for word in name.split(".")}
     # Versions of shtab quote the text, or all.
     assert all(re.search(rf"    \"?{word}:", printed["script"]) for word in words)
-    assert main(["completion", "fsh"]) == 2
-    assert "invalid choice: 'fsh'" in capsys.readouterr().err
-
-
-def test_a_command_without_its_extra_has_no_flags_and_shtab_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(parser: object) -> None:
-        raise MissingExtraError("Inspecting needs something.", name="something")
-
-    monkeypatch.setattr("normless.cli.inspect.add_arguments", missing)
-    made = completion_script("bash")
-    (own,) = [line for line in made.splitlines() if "_shtab_normless_inspect_option_strings=" in line]
-    assert "--figure" not in own
-
-    find = importlib.util.find_spec
-
-    def without(name: str, *given: Any) -> Any:
-        return None if name == "shtab" else find(name, *given)
-
-    monkeypatch.setattr("normless.extras.find_spec", without)
-    with pytest.raises(MissingExtraError, match=r"needs shtab, not installed here: pip install 'normless\[lab\]'"):
-        completion_script("bash")

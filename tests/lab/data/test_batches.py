@@ -80,25 +80,10 @@ def test_crop_pads_with_black_before_normalization_and_cutout_sets_the_mean_afte
     assert torch.all((holes >= 4) & (holes <= 9))  # a 3×3 square, of which a corner keeps 2×2
 
 
-def test_mixup_mixes_each_example_with_the_next_of_its_batch_and_closes_the_ring() -> None:
+def test_the_parts_of_all_processes_are_the_batch_of_one() -> None:
     data = numbered()
-    for clean, batch in zip(epoch_of(data), epoch_of(data, Augmentation(mixup=1.0)), strict=True):
-        assert batch.targets.shape == (11, 3)
-        onehot = torch.nn.functional.one_hot(clean.targets, 3).float()
-        distance = clean.inputs.roll(-1, 0)[:, 0, 0, 0] - clean.inputs[:, 0, 0, 0]
-        share = 1 - (batch.inputs[:, 0, 0, 0] - clean.inputs[:, 0, 0, 0]) / distance
-        assert torch.all((share > -1e-4) & (share < 1 + 1e-4))
-        assert len(share.unique()) == 11
-        expected = share[:, None] * onehot + (1 - share[:, None]) * onehot.roll(-1, 0)
-        torch.testing.assert_close(batch.targets, expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("augmentation", [NOTHING, EVERYTHING])
-@pytest.mark.parametrize("world_size", [2, 5])
-def test_the_parts_of_all_processes_are_the_batch_of_one(augmentation: Augmentation, world_size: int) -> None:
-    data = numbered()
-    parts = [epoch_of(data, augmentation, 10, rank=rank, world_size=world_size) for rank in range(world_size)]
-    for whole, *shares in zip(epoch_of(data, augmentation, 10), *parts, strict=True):
+    parts = [epoch_of(data, EVERYTHING, 10, rank=rank, world_size=5) for rank in range(5)]
+    for whole, *shares in zip(epoch_of(data, EVERYTHING, 10), *parts, strict=True):
         assert torch.equal(whole.inputs, torch.cat([share.inputs for share in shares]))
         assert torch.equal(whole.targets, torch.cat([share.targets for share in shares]))
 
@@ -109,17 +94,13 @@ def test_subset_keeps_proportions_nests_and_says_so() -> None:
     assert (small.train_size, small.test_size, large.train_size, large.test_size) == (12, 5, 30, 20)
     assert small.train_labels.bincount().tolist() == [4, 4, 4]
     assert "subset of 12 of 60 train and 5 of 20 test" in small.provenance
+    # With the digest of all bytes.
+    assert numbered(train=60, test=20).provenance == data.provenance
+    other = numbered(train=60, test=20)
+    other.test.images[0, 0, 0, 0] += 1
+    assert other.provenance != data.provenance
     members, more, again = (
         set(values(part, epoch_of(part, size=99))) for part in (small, large, data.subset(train=12))
     )
     assert members == again < more
     assert torch.equal(small.mean, data.mean)
-
-
-def test_provenance_tells_sizes_and_changes_with_any_byte() -> None:
-    line = numbered().provenance
-    assert line.startswith("numbered: a test; 22 train / 7 test, 3 classes, 2×8×8; sha256 ")
-    assert numbered().provenance == line
-    other = numbered()
-    other.test.images[0, 0, 0, 0] += 1  # type: ignore[attr-defined]
-    assert other.provenance != line

@@ -42,15 +42,6 @@ def test_official_pickle_of_python_2_is_read(tmp_path: Path) -> None:
     assert batch["labels"] == [3]
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_survive_in_either_order(tmp_path: Path, protocol: int, order: Any) -> None:
-    array = np.arange(200, 206, dtype=np.uint8).reshape(2, 3).copy(order=order)
-    batch = read_batch(written(tmp_path / "batch", {b"data": array, "name": "a"}, protocol))
-    np.testing.assert_array_equal(batch["data"], array)
-    assert batch["name"] == "a"
-
-
 def test_a_call_of_anything_else_is_refused_and_not_made(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     for function, arguments in (

@@ -13,13 +13,14 @@ from urllib.error import URLError
 
 import pytest
 import torch.hub
+from image_files import write_cifar10
 from torchvision.datasets import CIFAR10
 
 from normless_lab.data import DataNotFoundError, load_data
 from normless_lab.data.downloads import fetch_files
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn", "pets"])
+@pytest.mark.parametrize("name", ["cifar10", "svhn", "pets"])
 def test_without_a_network_the_message_tells_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -43,9 +44,7 @@ def packed(archive: Path, folder: Path) -> str:
     return hashlib.md5(archive.read_bytes()).hexdigest()
 
 
-def test_an_archive_is_verified_unpacked_and_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_cifar10: Callable[[Path], list[Any]]
-) -> None:
+def test_an_archive_is_verified_unpacked_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, labels, _, _ = write_cifar10(tmp_path / "cifar-10-batches-py")
     archive, root = tmp_path / "source" / CIFAR10.filename, tmp_path / "root"
     digest = packed(archive, tmp_path / "cifar-10-batches-py")
@@ -69,7 +68,6 @@ def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
 WAYS_OUT: dict[str, Callable[[Path], list[tarfile.TarInfo]]] = {
     "parent": lambda outside: [tarfile.TarInfo(f"../../../{outside.name}/evil")],
     "absolute": lambda outside: [tarfile.TarInfo(str(outside / "evil"))],
-    "link": lambda outside: [link("way", str(outside)), tarfile.TarInfo("way/evil")],
     "relative link": lambda outside: [link("way", f"../../../{outside.name}"), tarfile.TarInfo("way/evil")],
     "hard link": lambda outside: [link("way", str(outside / "own"), tarfile.LNKTYPE), tarfile.TarInfo("way")],
 }

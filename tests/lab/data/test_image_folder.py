@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import multiprocessing
 import os
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from normless_lab.data import Augmentation, Batch, DataFormatError, DataNotFoundError, ImageData, load_data
+from normless_lab.data import Augmentation, Batch, DataFormatError, ImageData, load_data
 
 SMALL: dict[str, Any] = {"size": 8, "resize": 10, "workers": 0}
 
@@ -41,6 +40,12 @@ def folders(tmp_path: Path) -> Path:
 def red(data: ImageData, batch: Batch) -> list[int]:
     values = (batch.inputs[:, 0].mean((1, 2)) * data.std[0] + data.mean[0]) * 255
     return [round(value) for value in values.tolist()]
+
+
+def test_classes_of_training_and_test_must_be_the_same(folders: Path) -> None:
+    save(folders / "val/class9/0.png", 0)
+    with pytest.raises(DataFormatError, match="differ, for instance in class9"):
+        load_data("image_folder", root=folders, **SMALL)
 
 
 def test_class_folders_are_read(folders: Path) -> None:
@@ -89,57 +94,6 @@ def test_an_epoch_is_a_pure_function_of_seed_and_epoch(tmp_path: Path, augmentat
         assert not torch.equal(other[0].inputs, first[0].inputs)
 
 
-# Newer Pythons warn of any fork of a process with threads, which is how torch starts its workers.
-FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-@FORKS
-def test_workers_decode_the_same_images(tmp_path: Path) -> None:
-    textured(tmp_path)
-    epochs = []
-    for workers in (0, 1):
-        data = load_data("image_folder", root=tmp_path, **SMALL | {"workers": workers})
-        batches = data.train_batches(2, seed=0, epoch=0, augmentation=Augmentation(flip=True), device="cpu")
-        epochs.append(torch.cat([batch.inputs for batch in batches]))
-    assert torch.equal(*epochs)
-
-
-def move(root: Path, name: str) -> None:
-    (root / name).rename(root / "elsewhere")
-
-
-def without_classes(root: Path) -> None:
-    move(root, "train")
-    (root / "train").mkdir()
-
-
-def with_empty_class(root: Path) -> None:
-    for split in ("train", "val"):
-        (root / split / "class2").mkdir()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "error", "message"),
-    [
-        (lambda root: move(root, "val"), DataNotFoundError, "neither val/ nor test/"),
-        (without_classes, DataFormatError, "holds no folders"),
-        (lambda root: save(root / "val/class9/0.png", 0), DataFormatError, "differ, for instance in class9"),
-        (with_empty_class, DataFormatError, "without images: .*class2"),
-        (
-            lambda root: move(root, "train"),
-            DataNotFoundError,
-            r"neither train/<class>/.* right folder by --data-root",
-        ),
-    ],
-)
-def test_wrong_folders_are_named(
-    folders: Path, spoil: Callable[[Path], None], error: type[Exception], message: str
-) -> None:
-    spoil(folders)
-    with pytest.raises(error, match=message):
-        load_data("image_folder", root=folders, **SMALL)
-
-
 def truncated(file: Path) -> None:
     Image.effect_noise((60, 60), 50).save(file, "jpeg")
     file.write_bytes(file.read_bytes()[:900])
@@ -154,16 +108,14 @@ def without_pixels(file: Path) -> None:
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no image": (lambda file: file.write_bytes(b"not an image"), "cannot identify image file"),
-    "empty": (lambda file: file.write_bytes(b""), "cannot identify image file"),
     "truncated": (truncated, "image file is truncated"),
     "no pixels": (without_pixels, "cannot identify image file"),
     "pipe": (os.mkfifo, "it is not a file"),
-    "folder": (Path.mkdir, "it is not a file"),
-    "loop": (lambda file: file.symlink_to(file), "it is not a file"),
 }
 
 
-@FORKS
+# Newer Pythons warn of any fork of a process with threads, which is how torch starts its workers.
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_damaged_image_is_named_in_one_sentence(folders: Path, broken: str, workers: int) -> None:
@@ -177,16 +129,6 @@ def test_damaged_image_is_named_in_one_sentence(folders: Path, broken: str, work
         list(data.test_batches(3, device="cpu"))
     assert "\n" not in str(caught.value)
     assert set(multiprocessing.active_children()) == before
-
-
-def test_unreadable_image_is_named(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "elsewhere")
-
-    data = load_data("image_folder", root=folders, **SMALL)
-    monkeypatch.setattr(Image, "open", refuse)  # the administrator's processes may read every file
-    with pytest.raises(DataFormatError, match=r"^Cannot decode \S+/val/class0/0.png: Permission denied\.$"):
-        list(data.test_batches(3, device="cpu"))
 
 
 # An error between two batches, and the end of the program after SIGTERM to a worker.
@@ -238,29 +180,14 @@ def write_pets(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("place", ["pets", "oxford-iiit-pet", "."])
-def test_pets_are_found_where_they_may_lie(tmp_path: Path, place: str) -> None:
-    write_pets(tmp_path / place)
+def test_pets_are_read_and_their_wrong_lists_are_named(tmp_path: Path) -> None:
+    folder = write_pets(tmp_path / "oxford-iiit-pet")
     data = load_data("pets", root=tmp_path, download=False, **SMALL)
     assert (data.name, data.classes, data.image_shape) == ("pets", 3, (3, 8, 8))
     assert data.train_labels.tolist() == data.test_labels.tolist() == [0, 1, 2]
     assert "3 train / 3 test, 3 classes" in data.provenance
     (batch,) = data.test_batches(3)
     assert red(data, batch) == pytest.approx([155] * 3, abs=3)
-    part = load_data("pets(train=2)", root=tmp_path, download=False, **SMALL)
-    assert (part.name, part.train_size, part.test_size) == ("pets", 2, 3)
-    assert load_data("image_folder", root=tmp_path / place, **SMALL).classes == 3
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("beagle_7 3 1 3", r"trainval.txt lists .*beagle_7\.jpg, which does not exist"),
-        ("beagle_0 three 1 3", r"trainval.txt is not a list of images"),
-        ("beagle_0 0 1 3", "class below 1"),
-    ],
-)
-def test_wrong_lists_of_pets_are_named(tmp_path: Path, line: str, message: str) -> None:
-    (write_pets(tmp_path) / "annotations" / "trainval.txt").write_text(f"{line}\n")
-    with pytest.raises(DataFormatError, match=message):
+    (folder / "annotations" / "trainval.txt").write_text("beagle_7 3 1 3\n")
+    with pytest.raises(DataFormatError, match=r"trainval.txt lists .*beagle_7\.jpg, which does not exist"):
         load_data("pets", root=tmp_path, **SMALL)

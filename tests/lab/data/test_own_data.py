@@ -31,21 +31,15 @@ def sounds(root) -> Sounds:
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.py"
-    path.write_text(FILE)
-    return path
-
-
-def test_a_function_of_a_file_is_a_data_set_of_any_kind(file: Path) -> None:
+def test_a_function_of_a_file_is_a_data_set_of_any_kind(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE)
     images = load_data(f"{file}:photos(brightness=2.0, train=20)")
     assert (images.name, images.train_size, images.test_size) == ("photos 2.0", 20, 360)
     kind = module_of_file(file).Sounds
     assert load_data(f"{file}:sounds(train=7)", root="somewhere", kind=kind).size == 7
     for text, asked, told in (
         (f"{file}:sounds", {}, "sounds is labelled sounds; expected labelled images"),
-        (f"{file}:photos", {"kind": kind}, "photos is labelled images; expected labelled sounds"),
         (f"{file}:photos(colour=1)", {}, "photos has no option colour; its options are brightness, train, test"),
         ("some/folder", {"kind": kind}, "is read by the data set sound_folder"),
     ):

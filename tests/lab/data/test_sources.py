@@ -1,21 +1,14 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from normless_lab.data import Augmentation, ImageData, default_root, load_data, sources_of
+from normless_lab.data import Augmentation, load_data
 from normless_lab.data.images.built_in import correlated_noise
 
 NOTHING = Augmentation()
-
-
-def test_the_names_of_data_sets() -> None:
-    names = ["digits", "cifar10", "cifar100", "svhn", "image_folder", "pets", "gaussian", "correlated"]
-    assert list(sources_of(ImageData)) == names
 
 
 def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
@@ -39,13 +32,6 @@ def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
     assert load_data("digits").provenance == data.provenance
 
 
-def test_digits_repeat_their_channel() -> None:
-    grey, colours = (load_data(text) for text in ("digits(train=10)", "digits(channels=3, train=10)"))
-    assert colours.image_shape == (3, 8, 8)
-    first, second = (next(iter(data.test_batches(4))).inputs for data in (grey, colours))
-    assert torch.equal(first.expand(-1, 3, -1, -1), second)
-
-
 @pytest.mark.parametrize(("name", "accuracy"), [("gaussian", 0.01), ("correlated", 1e-5)])
 def test_generated_images_are_normalized_and_drawn_by_the_seed(name: str, accuracy: float) -> None:
     text = f"{name}(image_shape=(3, 16, 16), classes=4, train=400)"
@@ -57,13 +43,6 @@ def test_generated_images_are_normalized_and_drawn_by_the_seed(name: str, accura
     assert batch.targets.unique().tolist() == [0, 1, 2, 3]
     assert load_data(f"{name}(classes=4, train=400, test=100, image_shape=(3, 16, 16))").provenance == data.provenance
     assert load_data(text, test=100, seed=1).provenance != data.provenance
-
-
-def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NORMLESS_DATA", str(tmp_path))
-    assert default_root() == tmp_path
-    monkeypatch.delenv("NORMLESS_DATA")
-    assert default_root() == Path.home() / ".cache" / "normless"
 
 
 def test_neighbours_are_alike_and_images_differ_in_brightness() -> None:

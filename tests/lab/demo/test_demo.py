@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from command_outputs import check_output
 from lab_helpers import Here
 
@@ -20,22 +19,6 @@ from normless_lab.demo.signal import LAWS, measure_signal
 from normless_lab.sweeps import Laboratory, Sweep
 
 SMALL = {"data": "digits(train=128, test=64)", "epochs": 1}
-
-
-def test_the_sweep_trains_every_scheme_at_every_depth_at_one_rate() -> None:
-    sweep = Sweep.from_yaml(DEMO)
-    points = sweep.points()
-    assert {(point.labels["depth"], point.labels["scheme"]) for point in points} == {
-        (depth, scheme) for depth in ("16", "100", "400") for scheme in LAWS
-    }
-    assert len(points) == 12
-    for point in points:
-        assert f"depth={point.labels['depth']}," in point.config.model  # type: ignore[attr-defined]
-
-
-def test_the_printed_sweep_is_one_that_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--print"]) == 0
-    assert Sweep.from_dict(yaml.safe_load(capsys.readouterr().out)) == Sweep.from_yaml(DEMO)
 
 
 def test_the_demo_writes_figures_and_a_page(

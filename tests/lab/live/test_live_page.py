@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -50,18 +48,6 @@ def served(look: Callable[[], View]) -> Iterator[LiveServer]:
             thread.join()
 
 
-def test_a_browser_that_goes_away_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
-    big = View("", "", "", settings=[("x", "x" * 10**7)])
-    with served(lambda: big) as server:
-        for _ in range(3):
-            with socket.create_connection(("127.0.0.1", server.server_port)) as gone:
-                gone.sendall(b"GET /view.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                gone.recv(1)
-                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert ask(server, "/")[0].status == 200
-    assert capfd.readouterr().err == ""
-
-
 def write(folder: Path, epochs: int) -> None:
     """A run of so many finished epochs of five."""
     folder.mkdir(exist_ok=True)
@@ -85,22 +71,15 @@ def test_the_server_answers_to_this_machine_two_addresses_and_nothing_else(tmp_p
     write(tmp_path, 2)
     with served(lambda: run_view(tmp_path)) as server:
         assert server.server_address[0] == "127.0.0.1"
-        for host in (f"localhost:{server.server_port}", "127.0.0.1", "localhost:8000"):
+        answer, content = ask(server, "/view.json", Host=f"localhost:{server.server_port}")
+        assert (answer.status, json.loads(content)["words"]) == (200, "2 of 5 epochs finished")
+        for host in (f"evil.invalid:{server.server_port}", "localhost.evil.invalid", "127.0.0.1.evil", ""):
             answer, content = ask(server, "/view.json", Host=host)
-            assert answer.status == 200
-            assert json.loads(content)["words"] == "2 of 5 epochs finished"
-        evil = f"evil.invalid:{server.server_port}"
-        for host in ("evil.invalid", evil, "localhost.evil.invalid", "127.0.0.1.evil", ""):
-            answer, content = ask(server, "/view.json", Host=host)
-            assert answer.status == 403
-            assert b"epochs" not in content
+            assert (answer.status, b"epochs" in content) == (403, False)
         for path in ("/config.yaml", "/../config.yaml", "/view.json/..", f"/{tmp_path}/config.yaml", "/<b>"):
             answer, content = ask(server, path)
-            assert answer.status == 404
-            assert b"scheme" not in content
-            assert b"<b>" not in content
-        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-            assert ask(server, "/view.json", method)[0].status == 501
+            assert (answer.status, b"scheme" in content, b"<b>" in content) == (404, False, False)
+        assert ask(server, "/view.json", "POST")[0].status == 501
         answer, content = ask(server, "/")
         assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -134,36 +113,6 @@ def opened(browser: Browser) -> Iterator[Any]:
     for context in contexts:
         context.close()
     assert complaints == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [1280, 360])
-def test_curves_grow_while_the_run_does(tmp_path: Path, opened: Any, width: int) -> None:
-    write(tmp_path, 2)
-    with served(lambda: run_view(tmp_path)) as server:
-        page = opened(server.url, width)
-        loss = page.locator("figure", has=page.get_by_role("heading", name="Loss"))
-        assert page.locator("figure").count() == 2
-        assert page.locator("#state").inner_text() == "interrupted"
-        assert loss.locator("path.curve").get_attribute("d").count("L") == 1
-        assert loss.locator(".legend").inner_text() == "training 0.5"
-        write(tmp_path, 4)
-        page.get_by_text("4 of 5 epochs finished").wait_for()
-        assert loss.locator("path.curve").get_attribute("d").count("L") == 3
-        assert loss.locator(".legend").inner_text() == "training 0.25"
-        assert page.locator("#progress").evaluate("bar => bar.value") == 0.8
-        # Half of a file that is being copied: told, and the page goes on.
-        (tmp_path / "epochs.parquet").write_bytes(b"PAR1")
-        page.get_by_text("epochs.parquet is not used").wait_for()
-        write(tmp_path, 5)
-        page.get_by_text("5 of 5 epochs finished").wait_for()
-        assert page.locator("#problems li").count() == 0
-        box = loss.locator("svg").bounding_box()
-        page.mouse.move(box["x"] + 60, box["y"] + 50)
-        assert loss.locator(".legend").inner_text().split() == ["epoch", "1", "training", "1"]
-        page.mouse.move(0, 0)
-        assert loss.locator(".legend").inner_text() == "training 0.2"
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_texts_of_somebody_else_are_texts(opened: Any) -> None:

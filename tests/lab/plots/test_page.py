@@ -35,6 +35,3 @@ def test_tables_and_figures_are_accessible(page: Page) -> None:
     tags = Reader(render_page(page)).tags
     assert [attributes["scope"] for tag, attributes in tags if tag == "th"] == ["col"] * 3 + ["row"] * 4
     assert [attributes["alt"] for tag, attributes in tags if tag == "img"] == ["caption a", "caption b"]
-    assert sum(tag == "figcaption" for tag, _ in tags) == 2
-    assert ("html", {"lang": "en"}) in tags
-    assert any(tag == "meta" and attributes.get("name") == "viewport" for tag, attributes in tags)

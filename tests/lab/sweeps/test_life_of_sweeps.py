@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from lab_helpers import Here, tiny_sweep, within
+from lab_helpers import Here, within
 
-from normless_lab.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, SweepError, axis_of, laboratory
+from normless_lab.sweeps import Laboratory, RateGrid, RunState, Sweep, SweepError, axis_of
 from normless_lab.sweeps.store import sqlite_url
 
 WIDE = "normless:wide_resnet(depth=10, width=1)"
@@ -53,17 +52,6 @@ def test_a_changed_file_gives_new_rows(tmp_path: Path, network: Path) -> None:
         assert lab.run(sweep).runs.equals(first)
 
 
-def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, network: Path) -> None:
-    sweep, here = _sweep(f"{network}:network"), Here()
-    config = sweep.points()[0].config
-    network.write_text(NETWORK.format(width=16))
-    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
-        (row,) = lab.carry_out([config])
-    assert row.hash == config.hash
-    assert row.error is not None
-    assert "mine.py changed while the sweep ran; start the sweep again" in row.error
-
-
 def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> None:
     models = axis_of("model", [WIDE, "normless:wide_resnet(depth=11)"])
     sweep = _sweep(WIDE, axes={"scheme": axis_of("scheme", ["batch_norm", "skpinit"]), "model": models})
@@ -92,30 +80,6 @@ def test_a_time_limit_of_runs_is_a_failure_to_go_on_with(tmp_path: Path) -> None
             lab.state.remove([row["hash"]])
     assert parts == 2, "of two steps"
     assert Sweep.from_dict(sweep.to_dict()) == sweep
-
-
-@pytest.mark.slow
-def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laboratory, "SECONDS_BETWEEN_LOOKS", 0.01)
-    sweep = tiny_sweep(base={"good": 4.0}, rates=RateGrid.powers(-3, -1))
-    with Laboratory(tmp_path / "whole", executor=Here) as lab:
-        whole = lab.run(sweep)
-    assert len(whole.runs) > len(sweep.points()), "the optimum lies beyond the rates"
-    url, results = sqlite_url(tmp_path / "shared.sqlite"), {}
-
-    def carry_out(index: int) -> None:
-        folder = tmp_path / str(index)
-        with Laboratory(folder, url=url, executor=Here, shard=Shard(index, 2), wait=True) as lab:
-            results[index] = lab.run(sweep)
-
-    threads = [threading.Thread(target=carry_out, args=(index,)) for index in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    for index in (1, 2):
-        assert results[index].missing == 0
-        assert results[index].runs["hash"].tolist() == whole.runs["hash"].tolist()
 
 
 @pytest.mark.slow

@@ -15,33 +15,14 @@ from normless_lab.sweeps import optima
 OUTCOMES = ("trained", "chance", "diverged", "failed")
 
 
-def run_rows(label: str, rate: float, values: list[float], outcome: str = "trained") -> list[dict[str, Any]]:
-    shared = {"scheme": label, "rate": rate, "outcome": outcome}
-    return [{**shared, "seed": seed, "test_accuracy": value} for seed, value in enumerate(values)]
-
-
-def row_of(rows: list[dict[str, Any]]) -> Any:
-    table = optima(pd.DataFrame(rows), axes=["scheme"], metric="test_accuracy", best=2)
-    assert len(table) == 1
-    return table.iloc[0]
-
-
 def test_the_mean_is_over_the_best_and_the_range_within_one_deviation() -> None:
-    rows = [
-        *run_rows("none", 0.1, [0.1, 0.88, 0.86]),
-        *run_rows("none", 0.2, [0.9, 0.2, 0.86]),
-        *run_rows("none", 0.4, [0.8, 0.8, 0.8]),
-    ]
-    row = row_of(rows)
-    assert (row["mean"], row["n"], row["rate"]) == (pytest.approx(0.88), 2, 0.2)
+    accuracies = {0.1: [0.1, 0.88, 0.86], 0.2: [0.9, 0.2, 0.86], 0.4: [0.8, 0.8, 0.8]}
+    runs = pd.DataFrame([(rate, accuracy) for rate, values in accuracies.items() for accuracy in values])
+    runs = runs.set_axis(["rate", "test_accuracy"], axis=1).assign(scheme="none", outcome="trained")
+    row = optima(runs, axes=["scheme"], metric="test_accuracy", best=2).iloc[0]
+    assert (row["mean"], row["n"], row["rate"], row["trainable"]) == (pytest.approx(0.88), 2, 0.2, True)
     assert row["deviation"] == pytest.approx(statistics.stdev([0.9, 0.86]))
     assert (row["rate_low"], row["rate_high"], row["edge"]) == (0.1, 0.2, "")
-
-
-def test_trainable_asks_for_as_many_trained_runs_as_count() -> None:
-    half = [*run_rows("none", 0.1, [0.5]), *run_rows("none", 0.1, [0.1, 0.1], "diverged")]
-    assert not row_of(half)["trainable"]
-    assert row_of([*half, *run_rows("none", 0.1, [0.5])])["trainable"]
 
 
 RUNS = st.lists(

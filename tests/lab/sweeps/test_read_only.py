@@ -17,7 +17,7 @@ METRICS = ["test_accuracy"]
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
-    """A folder whose name is no part of a URL."""
+    """A folder whose name cannot be a part of a URL."""
     folder = tmp_path / "a?b=1&c%20d#e;f é"
     with Laboratory(folder, executor=Here) as lab:
         lab.run(tiny_sweep())

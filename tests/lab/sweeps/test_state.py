@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -46,17 +45,6 @@ def test_rows_come_back_as_they_went_in(url: str | sa.URL) -> None:
         assert state.read(["a", "c"]) == {"a": rows[0], "c": rows[2]}
 
 
-def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
-    file = tmp_path / "who? 100%41 file:@#" / "runs.sqlite"
-    file.parent.mkdir()
-    with RunState(sqlite_url(file)) as state:
-        state.add([row("a")])
-    assert file.is_file()
-    file.write_text("damaged")
-    with pytest.raises(StateError, match=re.escape(f"sqlite:///{file} cannot be opened")):
-        RunState(sqlite_url(file))
-
-
 def test_several_writers_lose_and_double_nothing(url: str | sa.URL) -> None:
     start = threading.Barrier(4)
 
@@ -92,25 +80,16 @@ def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPost
     ("url", "said"),
     [
         ("nothing", r"Expected a database as sqlite:///FILE or postgresql://.*, got \*\*\*: it is not a URL"),
-        ("", r"got \*\*\*: it is not a URL"),
-        ("mysql://host/base", "got mysql://host/base: mysql is neither SQLite nor PostgreSQL"),
         ("mysql://me:SECRET@host/base", r"got mysql://me:\*\*\*@host/base"),
-        ("postgresq://me:SECRET@host/base", r"postgresq is neither"),
-        ("oracle+nothing://host/base", "oracle is neither SQLite nor PostgreSQL"),
         ("sqlite:////nowhere/at/all/runs.sqlite", "cannot be opened: unable to open database file"),
         ("postgresql://someone:SECRET@127.0.0.1:1/base", r"postgresql://someone:\*\*\*@127.0.0.1:1/base cannot be"),
-        ("postgresql://127.0.0.1:1/base?password=SECRET", r"postgresql://127.0.0.1:1/base cannot be"),
         ("postgresql://127.0.0.1:1/base?user=me&password=a@SECRET", r"postgresql://\*\*\*: in a password, @ / "),
         ("postgresql://127.0.0.1:1/base?nonsense=SECRET", r"postgresql://127.0.0.1:1/base cannot be"),
         ("host=h password=SECRET dbname=d", r"got \*\*\*: it is not a URL"),
-        ("postgresql:/me:SECRET@host/base", r"got \*\*\*: it is not a URL"),
         ("postgresql://me:a@SECRET@host/base", r"got postgresql://\*\*\*: in a password, @ / "),
         ("postgresql://me:1/SECRET@127.0.0.1:1/base", r"postgresql://\*\*\*: in a password, @ / "),
-        ("postgresql://me:1?SECRET@127.0.0.1:1/base", r"postgresql://\*\*\*: in a password, @ / "),
         ("postgresql://host:SECRET/base", "it is not a URL"),
         ("sqlite://", "a database in memory, and the runs in it, would be gone with this process"),
-        ("sqlite://:memory:", "Expected a database"),
-        ("sqlite:///:memory:", "a database in memory"),
         ("sqlite:///file:runs?mode=memory&uri=true", r"no \? can be in it"),
     ],
 )
@@ -128,13 +107,8 @@ def test_a_database_that_is_none_is_refused_and_no_secret_is_told(
     "change",
     [
         "outcome = 'diverged'",
-        "seconds = seconds + 1e-9",
-        "error = 'none'",
-        "machine = 'hers'",
         """config = '{"scheme": "α", "rate": 0.2, "clip": null}'""",
-        """result = '{"test_loss": "nan", "test_accuracy": 0.3, "epochs": [{"epoch": 1}]}'""",
         "result = NULL",
-        "versions = '[]'",
     ],
 )
 def test_a_damaged_row_is_a_failed_run(url: str | sa.URL, change: str) -> None:

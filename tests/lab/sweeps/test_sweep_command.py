@@ -17,7 +17,7 @@ from rich.console import Console
 
 from normless.cli import main
 from normless_lab.cli.sweep_text import status_table
-from normless_lab.sweeps import Laboratory, Sweep, axis_of, prunable, prune, sweep_status
+from normless_lab.sweeps import Laboratory, axis_of, prunable, prune, sweep_status
 from normless_lab.sweeps.worker import LOCK
 
 Capture = pytest.CaptureFixture[str]
@@ -54,7 +54,7 @@ def said(tmp_path: Path, capsys: Capture) -> Any:
     return run
 
 
-def test_a_sweep_from_its_file_to_its_table(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
+def test_a_sweep_from_its_file_to_its_table(file: Path, tmp_path: Path, said: Any) -> None:
     before, _, _ = said("status", str(file))
     assert (before["wanted"], before["finished"], before["running"]) == (24, 0, [])
     facts, code, progress = said("run", str(file), "--workers", "1")
@@ -87,20 +87,6 @@ def test_a_sweep_from_its_file_to_its_table(file: Path, tmp_path: Path, said: An
         assert exported == {"name": "tiny", "file": str(to), "rows": len(table), "missing": 0}
         assert len(table) == (64 if words else 32)
         assert set(table["scheme"]) == {"none", "fixup"}
-
-    assert main(["sweep", "run", str(file), "--out", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("tiny: 32 runs: 32 trained\n")
-    assert len([line for line in printed.splitlines() if line.startswith(("none", "fixup"))]) == 4
-
-
-@pytest.mark.parametrize("command", ["status", "export", "prune"])
-def test_what_only_reads_creates_nothing(file: Path, tmp_path: Path, said: Any, command: str) -> None:
-    before = set(tmp_path.rglob("*"))
-    facts, code, _ = said(command, str(file), *([str(tmp_path / "runs.csv")] if command == "export" else []))
-    assert code == 0
-    assert (facts["missing"] == 24) if command == "export" else True
-    assert set(tmp_path.rglob("*")) - before <= {tmp_path / "runs.csv"}
 
 
 def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> None:
@@ -144,30 +130,14 @@ def test_status_tells_what_runs_and_what_was_interrupted(tmp_path: Path) -> None
     assert (flight.epochs, flight.of) == (1, 2)
     stream = io.StringIO()
     Console(file=stream, width=120).print(status_table(status))
-    lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
-    assert lines == [
-        "tiny: 3 of 12 runs finished, 1 running, 1 interrupted",
-        "",
-        "scheme finished trained chance diverged failed running",
-        "none 3/6 3 – – – 1",
-        "fixup 0/6 – – – – –",
-        "",
-        "running rate seed epochs",
-        "none 0.25 1 1/2",
-    ]
+    shown = " ".join(stream.getvalue().split())
+    for part in ("3 of 12 runs finished, 1 running, 1 interrupted", "none 3/6 3 – – – 1", "none 0.25 1 1/2"):
+        assert part in shown
 
 
-def test_the_sweep_in_the_documentation_is_one() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text()
-    sweep = Sweep.from_dict(yaml.safe_load(text.split("```yaml\n")[1].split("```")[0]))
-    assert len(sweep.points()) == 7 * 5 * 5
-    assert (sweep.replicates, sweep.best) == (5, 4)
-
-
-def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
+def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any) -> None:
     with Laboratory(tmp_path / "out", executor=Here) as lab:
         lab.carry_out([TinyConfig(seed=1), TinyConfig(seed=2)])
-    assert said("prune", str(file))[0] == {"rows": 2, "folders": [], "removed": False}
-    assert main(["sweep", "prune", str(file), "--yes", "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == "2 finished runs and 0 folders of unfinished ones or of weights removed\n"
+    for words, removed in (((), False), (("--yes",), True)):
+        assert said("prune", str(file), *words)[0] == {"rows": 2, "folders": [], "removed": removed}
     assert said("prune", str(file))[0]["rows"] == 0

@@ -64,7 +64,7 @@ def test_drivers_of_separate_folders_look_at_their_database_again(tmp_path: Path
     assert len(executor.carried_out) == 4, "those that were submitted before the other was done"
 
 
-@pytest.mark.parametrize("error", [None, FileNotFoundError, FileExistsError])
+@pytest.mark.parametrize("error", [None, FileExistsError])
 def test_a_run_whose_folder_another_driver_removes_is_submitted_again(
     error: type[OSError] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Networks, runs, sweeps and reports are killed at every file operation, find the disk full, or their files damaged.
+"""Networks, runs and sweeps are killed at every file operation, find the disk full, or their files damaged.
 
 Whatever happened, the same call goes on from what is left and ends as one that nothing disturbed: nothing is lost,
 doubled or silently changed, and nothing ends in a traceback. `make faults` tries all faults; `NORMLESS_FAULTS=200` is
@@ -15,7 +15,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,16 +31,12 @@ from run_helpers import CONFIG, Interrupt, without_seconds
 import normless as nl
 from normless.models.spec import build_model
 from normless_lab.sweeps import Laboratory
-from normless_lab.sweeps.store import sqlite_url
-from normless_lab.train import TrainConfig, train, trained_network
-from normless_papers.pages.site import write_pages_of
-from normless_papers.results.reproduce import reproduce
+from normless_lab.train import train, trained_network
 
 EVERY = int(os.environ.get("NORMLESS_FAULTS", "1"))
 TRIALS = max(1, 200 // EVERY)
 OTHER = replace(CONFIG, scheme="skipinit")
 SPEC = "normless:dense(depth=2, width=8, in_features=4)"
-ARTEFACT = "understanding-bn/figure-9"
 
 
 @dataclass(frozen=True)
@@ -58,29 +53,29 @@ def run(folder: Path) -> None:
     train(CONFIG, folder)
 
 
-def facts_of_run(folder: Path, config: TrainConfig = CONFIG) -> list[Any]:
-    result = without_seconds(train(config, folder))
+def facts_of_run(folder: Path) -> list[Any]:
+    result = without_seconds(train(CONFIG, folder))
     weights = [value.double().sum().item() for value in trained_network(folder).state_dict().values()]
     return [result, weights, pd.read_parquet(folder / "steps.parquet")["loss"].tolist()]
 
 
-def sweep(folder: Path, url: Any = None) -> None:
+def sweep(folder: Path) -> None:
     """As ``normless sweep retry``: failed runs, as of a full disk, are carried out again."""
-    with Laboratory(folder, url=url, executor=Here) as lab:
+    with Laboratory(folder, executor=Here) as lab:
         rows = lab.state.read(lab.state.hashes())
         lab.state.remove([name for name, row in rows.items() if row.outcome == "failed"])
         lab.run(tiny_sweep())
 
 
-def facts_of_sweep(folder: Path, url: Any = None) -> list[Any]:
-    with Laboratory(folder, url=url, executor=Here) as lab:
+def facts_of_sweep(folder: Path) -> list[Any]:
+    with Laboratory(folder, executor=Here) as lab:
         rows = lab.state.read(lab.state.hashes())
     return sorted((name, row.outcome, (row.result or {}).get("test_accuracy")) for name, row in rows.items())
 
 
-def half_a_sweep(folder: Path, url: Any = None) -> None:
+def half_a_sweep(folder: Path) -> None:
     """Half of its runs are finished, in a log that was not folded into the table's file."""
-    with Laboratory(folder, url=url, executor=Here) as lab:
+    with Laboratory(folder, executor=Here) as lab:
         lab.run(tiny_sweep(replicates=1, best=1))
         os._exit(DONE)
 
@@ -96,35 +91,6 @@ def beside(work: Callable[[], object]) -> Iterator[list[int]]:
         yield ends
     finally:
         ends.append(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
-
-
-def database(folder: Path) -> Any:
-    return sqlite_url(folder / "runs.sqlite")
-
-
-def drivers(folder: Path) -> None:
-    """Two drivers of one sweep, each in a folder of its own, on one database."""
-    with beside(lambda: sweep(folder / "other", database(folder))) as ends:
-        sweep(folder / "own", database(folder))
-    if ends == [TOLD]:
-        raise OSError("the other driver told of a fault")
-    assert ends == [DONE]
-
-
-def report(folder: Path) -> None:
-    """As ``normless reproduce`` of a formula's artefact, and ``normless report``."""
-    reproduce(ARTEFACT, out=folder)
-    write_pages_of(folder)
-
-
-def facts_of_report(folder: Path) -> list[Any]:
-    """The numbers and the checks of the artefact, its figure, and the pages but for their dates."""
-    one = reproduce(ARTEFACT, out=folder)
-    pages = [path.read_text(encoding="utf-8") for path in write_pages_of(folder)]
-    figures = [file.stat().st_size for file in sorted(folder.rglob("figure.*"))]
-    checks = [(check.claim, check.verdict, dict(check.numbers)) for check in one.checks]
-    drawn = [(page.count("<svg"), page.rstrip().endswith("</html>")) for page in pages]
-    return [one.measured.to_csv(), checks, figures, drawn]
 
 
 def restart(folder: Path) -> None:
@@ -143,19 +109,6 @@ def restart(folder: Path) -> None:
 
 def facts_of_restart(folder: Path) -> list[Any]:
     return [without_seconds(train(OTHER, folder / "run")), without_seconds(train(CONFIG, folder / "run" / "former"))]
-
-
-def threads(folder: Path) -> None:
-    """Two runs at once, in threads of one process."""
-    with ThreadPoolExecutor(2) as pool:
-        ends = [pool.submit(train, config, folder / config.scheme) for config in (CONFIG, OTHER)]
-    for end in ends:
-        end.result()
-
-
-def half_of_threads(folder: Path) -> None:
-    train(CONFIG, folder / CONFIG.scheme)
-    train(OTHER, folder / OTHER.scheme, listeners=[Interrupt(2)], checkpoint_every="1")
 
 
 def converted(seed: int) -> torch.nn.Module:
@@ -189,18 +142,7 @@ WORKS = {
         run, facts_of_run, lambda folder: train(CONFIG, folder, listeners=[Interrupt(4)], checkpoint_every="1")
     ),
     "sweep": Work(sweep, facts_of_sweep, half_a_sweep),
-    "report": Work(report, facts_of_report, lambda folder: reproduce(ARTEFACT, out=folder)),
     "restart": Work(restart, facts_of_restart, lambda folder: train(CONFIG, folder / "run")),
-    "drivers": Work(
-        drivers,
-        lambda folder: facts_of_sweep(folder / "own", database(folder)),
-        lambda folder: half_a_sweep(folder / "own", database(folder)),
-    ),
-    "threads": Work(
-        threads,
-        lambda folder: [fact for config in (CONFIG, OTHER) for fact in facts_of_run(folder / config.scheme, config)],
-        half_of_threads,
-    ),
 }
 
 
@@ -262,7 +204,6 @@ def refuse(first: int, code: int, last: int | None = None) -> Operation:
 FAULTS: dict[str, tuple[Callable[[int], Operation], int]] = {
     "killed": (kill_at, 1),
     "disk full from there on": (lambda number: refuse(number, errno.ENOSPC), 1),
-    "disk full once": (lambda number: refuse(number, errno.ENOSPC, number), 1),
     "quota exceeded in four attempts": (lambda number: refuse(number, errno.EDQUOT, number), 4),
     "read-only from there on": (lambda number: refuse(number, errno.EROFS), 1),
 }
@@ -289,18 +230,6 @@ def test_kills_at_random_instants(trial: Trial) -> None:
         work = partial(trial.work.carry_out, folder)
         ends = [in_child(work, kill_after=chance.random() * trial.seconds) for _ in range(3)]
         trial.assert_survived(folder, *ends)
-
-
-def test_a_clock_that_jumps_by_years(trial: Trial) -> None:
-    chance, now = random.Random(2), time.time
-
-    def carry_out(folder: Path) -> None:
-        time.time = lambda: now() + chance.uniform(-3e8, 3e8)
-        trial.work.carry_out(folder)
-
-    for _ in range(max(1, TRIALS // 20)):
-        folder = trial.folder()
-        trial.assert_survived(folder, in_child(partial(carry_out, folder)))
 
 
 def test_two_processes_in_one_folder(trial: Trial) -> None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
-import normless as nl
-from normless.models import wide_resnet
-from normless_lab.train import RunDirectory, RunResult, TrainConfig, train, trained_network
-from normless_lab.train.image_task import ImageTask
+from normless_lab.train import TrainConfig, train, trained_network
 
 SHORT = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",
@@ -19,14 +14,6 @@ SHORT = TrainConfig(
     crop=0,
     device="cpu",
 )
-
-
-def test_training_clips_all_but_the_classifier(tmp_path: Path) -> None:
-    network, x = nl.convert(wide_resnet(10, 1), "nf_resnet"), torch.randn(2, 3, 8, 8)
-    task = ImageTask(TrainConfig(clip=0.01), RunDirectory(tmp_path, TrainConfig, RunResult))
-    chosen = task.clipped_parameters(network, nl.residual_map(network, x))
-    left = [name for name, p in network.named_parameters() if not any(p is one for one in chosen)]
-    assert left == ["classifier.weight", "classifier.bias"]
 
 
 def test_a_clipped_run_moves_less(tmp_path: Path) -> None:

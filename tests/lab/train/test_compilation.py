@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import normless as nl
@@ -19,22 +17,12 @@ from normless_lab.train.compilation import compile_blocks
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Any:
+@pytest.mark.parametrize(("scheme", "depth"), [("fixup", 20), ("batch_norm", 32)])
+def test_blocks_of_one_structure_share_their_code(depth: int, scheme: str, request: pytest.FixtureRequest) -> None:
     limit = torch._dynamo.config.recompile_limit
+    request.addfinalizer(lambda: setattr(torch._dynamo.config, "recompile_limit", limit))
     torch._dynamo.reset()
     counters.clear()
-    yield
-    torch._dynamo.reset()
-    torch._dynamo.config.recompile_limit = limit
-
-
-@pytest.mark.parametrize(
-    ("scheme", "depth"),
-    [("fixup", 20), pytest.param("fixup", 32, marks=pytest.mark.slow), ("batch_norm", 32)],
-)
-def test_blocks_of_one_structure_share_their_code(depth: int, scheme: str) -> None:
-    torch.manual_seed(0)
     network, x = nl.convert(resnet_cifar(depth), scheme).double(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
     twin = deepcopy(network)
     count = compile_blocks(network, residual_map=residual_map(network, x), backend="aot_eager")
@@ -48,24 +36,3 @@ def test_blocks_of_one_structure_share_their_code(depth: int, scheme: str) -> No
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-7, atol=1e-9)
     # Three widths, and two blocks that change them.
     assert counters["stats"]["unique_graphs"] == 5
-
-
-class Unblocked(nn.Module):
-    """Residual sums in the forward code of the network itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = x + torch.relu(layer(x))
-        return x
-
-
-def test_blocks_that_are_no_modules_are_compiled_with_the_whole_network() -> None:
-    network, x = Unblocked(), torch.randn(2, 4)
-    expected = network(x)
-    assert compile_blocks(network, x, backend="aot_eager") == 1
-    torch.testing.assert_close(network(x), expected)
-    assert counters["stats"]["unique_graphs"] == 1

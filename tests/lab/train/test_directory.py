@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +65,11 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.4, 0.99])
-def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, begun: Path, kept: float) -> None:
+def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, begun: Path) -> None:
     shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
     for name in ("checkpoint.pt", "checkpoint.previous.pt"):
         data = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(data[: int(kept * len(data))])
+        (tmp_path / name).write_bytes(data[: len(data) // 2])
     before = {one.name for one in tmp_path.iterdir()}
     damaged = r"checkpoint\.pt is damaged: it is not as the run wrote it"
     refused(tmp_path, damaged)
@@ -99,14 +95,13 @@ def test_other_damaged_files_are_told(tmp_path: Path, begun: Path, whole: tuple[
 
 
 @pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize("edit", [{"scheme": "none"}, {"rate": 0.05}, {"seed": 3}, {"epochs": 4}, {"flip": True}])
 def test_a_run_does_not_go_on_by_settings_that_were_edited(
-    edit: dict[str, Any], finished: bool, tmp_path: Path, begun: Path, whole: tuple[Path, RunResult]
+    finished: bool, tmp_path: Path, begun: Path, whole: tuple[Path, RunResult]
 ) -> None:
     shutil.copytree(whole[0] if finished else begun, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "config.yaml"
     written = file.read_text()
-    file.write_text(yaml.safe_dump(yaml.safe_load(written) | edit))
+    file.write_text(yaml.safe_dump(yaml.safe_load(written) | {"rate": 0.05}))
     for config in (TrainConfig(**yaml.safe_load(file.read_text())), CONFIG):
         refused(tmp_path, r"config\.yaml was edited", config)
     file.write_text(written)
@@ -123,30 +118,21 @@ def test_another_run_is_refused_but_the_place_of_the_data_and_comments_are_no_se
     assert train(CONFIG, copy) == whole[1]
 
 
-def test_a_run_that_is_lengthened_has_settings_of_its_own(copy: Path) -> None:
-    longer = replace(CONFIG, epochs=4)
-    assert len(train(longer, copy).epochs) == 4
-    assert train(longer, copy).config_hash == longer.hash
-    assert trained_network(copy).training is False
-
-
 def test_unusable_directories_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(tmp_path / "file", "is a file; name another")
     (tmp_path / "checkpoint.pt").write_text("")
     refused(tmp_path, r"holds checkpoint\.pt but no config\.yaml")
-    for text in ("rate: [", "- 1"):
-        (tmp_path / "config.yaml").write_text(text)
-        refused(tmp_path, r"config\.yaml is not the configuration of a run")
+    (tmp_path / "config.yaml").write_text("rate: [")
+    refused(tmp_path, r"config\.yaml is not the configuration of a run")
     with pytest.raises(RunDirectoryError, match="holds no run"):
         trained_network(tmp_path / "nowhere")
 
 
 def test_starting_over_with_a_mistake_leaves_the_run(copy: Path, whole: tuple[Path, RunResult]) -> None:
-    for wrong in ({"model": "normless:resnet_cifer(depth=8)"}, {"scheme": "skpinit"}, {"data": "digit"}):
-        with pytest.raises(ValueError, match=r"resnet_cifer|skpinit|digit"):
-            train(TrainConfig.from_dict(CONFIG.to_dict() | wrong), copy, resume=False)
-        assert train(CONFIG, copy) == whole[1]
+    with pytest.raises(ValueError, match=r"resnet_cifer"):
+        train(replace(CONFIG, model="normless:resnet_cifer(depth=8)"), copy, resume=False)
+    assert train(CONFIG, copy) == whole[1]
     other = train(OTHER, copy, resume=False)
     assert train(OTHER, copy) == other
     assert train(CONFIG, copy / "former") == whole[1], "the former run is whole"
@@ -158,69 +144,12 @@ def test_starting_over_touches_the_files_of_the_run_alone(copy: Path, tmp_path: 
     train(CONFIG, copy, resume=False)
     assert (copy / "notes.txt").read_text() == "mine"
     assert not (copy / "checkpoint.pt.part").exists()
-    assert len(list((copy / "tensorboard").iterdir())) == 1
     own = tmp_path / "own"
     (own / "probes").mkdir(parents=True)
     for name in ("probes/mine.txt", "movie.part"):
         (own / name).write_text("mine")
     refused(own, r"holds probes but no config\.yaml", resume=False)
     assert [(own / name).read_text() for name in ("probes/mine.txt", "movie.part")] == ["mine", "mine"]
-
-
-def killed_at(change: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Restart by the other configuration, interrupted at so many moves or removals; whether there are as many."""
-    left = change
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **keywords: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise KeyboardInterrupt
-            return function(*args, **keywords)
-
-        return call
-
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr(Path, "rename", counted(Path.rename))
-        patch.setattr(shutil, "rmtree", counted(shutil.rmtree))
-        train(OTHER, folder, resume=False)
-        return False
-    return True
-
-
-def test_a_restart_that_is_killed_at_any_move_of_a_file_loses_no_run(
-    tmp_path: Path, whole: tuple[Path, RunResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for change in count():
-        repeated, resumed = (tmp_path / f"{name}{change}" for name in ("repeated", "resumed"))
-        for folder in (repeated, resumed):
-            shutil.copytree(whole[0], folder)
-            # Of an earlier restart.
-            shutil.copytree(whole[0], folder / "former")
-            (folder / "former" / "earlier").touch()
-            killed = killed_at(change, folder, monkeypatch)
-        config = resumed / "config.yaml"
-        if not killed or (config.exists() and f"scheme: {OTHER.scheme}" in config.read_text()):
-            break
-        if config.exists():
-            assert train(CONFIG, resumed) == whole[1]
-            assert (resumed / "former" / "earlier").exists()
-        train(OTHER, repeated, resume=False)
-        assert train(CONFIG, repeated / "former") == whole[1]
-        assert train(OTHER, repeated).config_hash == OTHER.hash
-        assert not (repeated / "former" / "earlier").exists()
-    assert change > 5
-
-
-def test_a_restart_that_ended_before_its_first_checkpoint_is_repeated(
-    copy: Path, whole: tuple[Path, RunResult]
-) -> None:
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            train(OTHER, copy, resume=False, listeners=[Interrupt(1)])
-    train(OTHER, copy, resume=False)
-    assert train(CONFIG, copy / "former") == whole[1]
 
 
 def own_network(folder: Path, **changes: Any) -> TrainConfig:
@@ -239,25 +168,15 @@ def test_a_changed_file_is_not_resumed(tmp_path: Path) -> None:
     refused(tmp_path / "run", r"another content of .*mine\.py, which has changed since then", own_network(tmp_path))
     file.write_text(NETWORK.format(width=8))
     assert own_network(tmp_path).hash == first.hash
-    result = train(own_network(tmp_path), tmp_path / "run")
-    file.write_text(NETWORK.format(width=16))
-    refused(tmp_path / "run", r"mine\.py", own_network(tmp_path))
-    assert train(own_network(tmp_path), tmp_path / "run", resume=False) != result
+    assert len(train(own_network(tmp_path), tmp_path / "run").epochs) == 3
 
 
 def test_what_a_file_imports_of_its_own_folder_counts(tmp_path: Path) -> None:
-    file, package = tmp_path / "mine.py", tmp_path / "blocks"
-    file.write_text(NETWORK.format(width=8))
-    alone = own_network(tmp_path).hash
-    (tmp_path / "unused.py").write_text("x = 1\n")
-    assert own_network(tmp_path).hash == alone
-    package.mkdir()
-    (package / "__init__.py").write_text("from .width import WIDTH\n")
-    (package / "width.py").write_text("WIDTH = 8\n")
-    file.write_text("import torch\nfrom blocks import WIDTH\n" + NETWORK.format(width=8))
+    (tmp_path / "mine.py").write_text("from width import WIDTH\n" + NETWORK.format(width=8))
+    (tmp_path / "width.py").write_text("WIDTH = 8\n")
     importing = own_network(tmp_path).hash
-    (package / "width.py").write_text("WIDTH = 16\n")
-    assert own_network(tmp_path).hash not in (alone, importing)
+    (tmp_path / "width.py").write_text("WIDTH = 16\n")
+    assert own_network(tmp_path).hash != importing
 
 
 def test_other_weights_in_the_folder_of_a_saved_network_are_another_run(tmp_path: Path) -> None:

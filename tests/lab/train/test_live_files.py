@@ -60,7 +60,7 @@ def test_losses_of_the_unfinished_epoch(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 # The first forward pass is beyond what a float has; or the loss is, at some step, finite and above 1000.
-@pytest.mark.parametrize(("scheme", "rate"), [("none(keep_scale=False)", 0.1), ("none", 1e9), ("none", 10.0)])
+@pytest.mark.parametrize(("scheme", "rate"), [("none(keep_scale=False)", 0.1), ("none", 10.0)])
 def test_a_divergence_within_the_first_steps_is_a_finding(tmp_path: Path, scheme: str, rate: float) -> None:
     config = replace(CONFIG, model="normless:wide_resnet(depth=64, width=1)", scheme=scheme, rate=rate, epochs=1)
     with pytest.warns(WatchWarning):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from run_helpers import Interrupt, without_seconds
 
 from normless.probes import RideAlong, every
 from normless_lab.train import EpochRow, RunListener, TrainConfig, train
-from normless_lab.train import training_run as module
 from normless_lab.train.pauses import TerminatedError, TimeLimitError
 
 STEPS, EPOCHS = 5, 3
@@ -37,20 +34,6 @@ CONFIG = TrainConfig(
     cutout=2,
     device="cpu",
 )
-# A small network with a matrix for Muon.
-PERCEPTRON = """
-from torch import nn
-class Perceptron(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, classes)
-        self.hidden = nn.Linear(16, 16)
-    def forward(self, x):
-        x = self.first(x.flatten(1))
-        return self.last(x + self.hidden(x.relu()))
-def net(classes=10):
-    return Perceptron(classes)
-"""
 Way = Callable[[TrainConfig, Path, pytest.MonkeyPatch], object]
 
 
@@ -105,54 +88,23 @@ train(TrainConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[Kill(
     assert not (folder / "result.json").exists()
 
 
-def around_saving(before: bool) -> Way:
-    """The tables are written before the checkpoint: their extra rows are not counted twice."""
-
-    def way(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        save = module.save_checkpoint
-
-        def interrupting(*arguments: Any) -> None:
-            if not before or arguments[-1] != 2:
-                save(*arguments)
-            if arguments[-1] == 2:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "save_checkpoint", interrupting)
-            stopped(KeyboardInterrupt)(config, folder, monkeypatch)
-        assert len(pd.read_parquet(folder / "epochs.parquet")) == 2
-
-    return way
-
-
-def flipped(seed: int) -> Way:
+def flipped(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flipped bit of the checkpoint costs an epoch."""
-
-    def way(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        interrupted(2 * STEPS + 1)(config, folder, monkeypatch)
-        data = bytearray((folder / "checkpoint.pt").read_bytes())
-        data[random.Random(seed).randrange(len(data))] ^= 4
-        (folder / "checkpoint.pt").write_bytes(data)
-
-    return way
+    interrupted(2 * STEPS + 1)(config, folder, monkeypatch)
+    data = bytearray((folder / "checkpoint.pt").read_bytes())
+    data[len(data) // 2] ^= 4
+    (folder / "checkpoint.pt").write_bytes(data)
 
 
 # With the steps that are left.
 WAYS: dict[str, tuple[Way, range]] = {
-    "in the first epoch": (interrupted(2), range(1, 16)),
     "in the second epoch": (interrupted(8), range(6, 16)),
-    "in the last epoch": (interrupted(11), range(11, 16)),
     "killed": (killed, range(6, 16)),
-    "before saving": (around_saving(before=True), range(6, 16)),
-    "after saving": (around_saving(before=False), range(11, 16)),
     "before the result": (stopped(KeyboardInterrupt, LastEpoch()), range(0)),
     "terminated": (stopped(TerminatedError, Steps(3)), range(4, 16)),
-    "terminated in the second epoch": (stopped(TerminatedError, Steps(7)), range(8, 16)),
     "time limit": (stopped(TimeLimitError, time_limit="0.001s"), range(2, 16)),
     "saved every 2 steps": (interrupted(4, checkpoint_every="2 steps"), range(3, 16)),
-    "saved every 3": (interrupted(10, checkpoint_every="3"), range(10, 16)),
-    "saved every 100 hours": (interrupted(4, checkpoint_every="100h"), range(1, 16)),
-    **{f"bit {seed} flipped": (flipped(seed), range(6, 16)) for seed in range(3)},
+    "bit flipped": (flipped, range(6, 16)),
 }
 
 
@@ -196,10 +148,14 @@ def test_interrupted_and_resumed(
     assert ("checkpoint.pt was damaged" in told and "checkpoint.previous.pt" in told) == ("flipped" in name)
 
 
-@pytest.mark.parametrize("text", ["AdamW(lr=0.01)", "Lion(lr=0.001)", "Muon(lr=0.01)", "NAdam(lr=0.01)"])
+@pytest.mark.parametrize("text", ["AdamW(lr=0.01)", "Muon(lr=0.01)"])
 def test_other_optimizers_are_resumed(text: str, tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(PERCEPTRON)
-    settings = {"model": f"{tmp_path}/net.py:net", "scheme": "none", "precision": "bf16-true", "optimizer": text}
+    settings = {
+        "model": "normless:dense(depth=2, width=16)",
+        "scheme": "none",
+        "precision": "bf16-true",
+        "optimizer": text,
+    }
     config = TrainConfig.from_dict({"data": CONFIG.data, "epochs": 2, "batch_size": 64, "device": "cpu"} | settings)
     whole = train(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -222,11 +178,3 @@ def test_a_run_that_is_measured_and_watched_is_the_run_it_was(whole: tuple[Path,
     assert sum(len(pd.read_parquet(path)) for path in (tmp_path / "probes" / "signal").iterdir()) == 4 * 3
     assert not (whole[0] / "probes").exists()
     assert not (whole[0] / "findings.json").exists()
-
-
-@pytest.mark.slow
-def test_a_run_after_another_of_the_same_data_has_the_results_it_has_alone(
-    whole: tuple[Path, Any], tmp_path: Path
-) -> None:
-    train(replace(CONFIG, seed=5, crop=1, mixup=0.5), tmp_path / "between")
-    assert without_seconds(train(CONFIG, tmp_path / "after")) == whole[1]

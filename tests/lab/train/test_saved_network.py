@@ -25,14 +25,14 @@ FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"
 DATA = load_data("digits")
 
 
-def saved(folder: Path, model: str = MODEL, scheme: str = "fixup", kind: torch.dtype = torch.float32) -> nn.Module:
+def saved(folder: Path, model: str = MODEL, scheme: str = "fixup") -> nn.Module:
     """A converted network with noise on its weights, saved in a folder in evaluation mode."""
     torch.manual_seed(3)
     net = nl.convert(build_model(model), scheme, torch.randn(2, 1, 8, 8))
     with torch.no_grad():
         for parameter in net.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
-    nl.save(net.to(kind).eval(), folder, model, example_inputs=torch.randn(2, 1, 8, 8))
+    nl.save(net.eval(), folder, model, example_inputs=torch.randn(2, 1, 8, 8))
     return net
 
 
@@ -48,8 +48,7 @@ def mean_loss(net: nn.Module) -> float:
         return F.cross_entropy(net(batch.inputs), batch.targets).item()
 
 
-@pytest.mark.parametrize("scheme", ["batch_norm", "fixup", " fixup( gain = 1.0 )"])
-@pytest.mark.parametrize("model", [MODEL, FOREIGN])
+@pytest.mark.parametrize(("model", "scheme"), [(MODEL, "batch_norm"), (FOREIGN, " fixup( gain = 1.0 )")])
 def test_a_run_starts_at_the_saved_weights(tmp_path: Path, model: str, scheme: str) -> None:
     net, requested = saved(tmp_path, model), config(tmp_path, scheme=scheme, seed=5)
     network = ImageTask(requested).build_network()
@@ -78,27 +77,10 @@ def test_it_is_trained_from_there_and_read_back(tmp_path: Path) -> None:
     assert result.test_accuracy == right / DATA.test_size
 
 
-@pytest.mark.parametrize(
-    ("kind", "precision", "trained"),
-    [(torch.bfloat16, "32-true", torch.float32), (torch.float32, "64-true", torch.float64)],
-)
-def test_the_run_decides_the_precision(
-    tmp_path: Path, kind: torch.dtype, precision: str, trained: torch.dtype
-) -> None:
-    saved(tmp_path / "net", FOREIGN, kind=kind)
-    train(config(tmp_path / "net", precision=precision, epochs=1), tmp_path / "run")
-    kinds = {value.dtype for value in trained_network(tmp_path / "run").parameters()}
-    assert kinds == {trained}
-
-
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"scheme": "skipinit"}, "was converted by 'fixup' and the run asks for 'skipinit'.*Leave the scheme out"),
-    ({"scheme": "fixup(gain=10)"}, r"converted by 'fixup' and the run asks for 'fixup\(gain=10\)'"),
-    ({"ghost_batch_size": 64}, r"converted by 'fixup' and the run asks for 'ghost_batch_norm\(size=64\)'"),
     ({"dropout": 0.5}, "dropout=0.5 would be an edit of the network saved in"),
-    ({"scheme": "magic"}, "There is no scheme 'magic'"),
     ({"data": "gaussian(image_shape=(1, 8, 8), classes=3)"}, r"Expected 1×3 logits .* got 1×10\. Convert one with"),
-    ({"data": "gaussian(image_shape=(3, 8, 8), classes=10)"}, "does not fit gaussian.*3×8×8"),
 ]
 
 
@@ -121,6 +103,5 @@ def test_convert_then_train_on_the_command_line(
     capsys.readouterr()
     assert main(["train", *settings, "--out", run]) == 0
     assert f"{net} with skipinit" in capsys.readouterr().out
-    assert main(["train", *settings, "--out", run, "--scheme", "fixup"]) == 2
     assert main(["train", "--config", f"{run}/config.yaml", "--out", run, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] in ("trained", "chance")

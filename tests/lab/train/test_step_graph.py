@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless_lab.train.step_graph import WARMUP, StepGraph, first_difference, python_state, rates_on
+from normless_lab.train.step_graph import WARMUP, StepGraph, first_difference, python_state
 
 
 class Network(nn.Module):
@@ -26,8 +26,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.also(self)
-        y: Tensor = self.layer(x)
-        return y
+        return self.layer(x)
 
 
 def _count(network: Network) -> None:
@@ -53,7 +52,7 @@ CHANGES: dict[str, tuple[Callable[[Network], object], str]] = {
 
 
 def _step(network: Network) -> Callable[[object], Tensor]:
-    return lambda batch: network(batch[0]).sum()  # type: ignore[index]
+    return lambda batch: network(batch[0]).sum()
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -80,15 +79,3 @@ def test_a_step_that_changes_python_state_runs_as_it_is_and_says_why() -> None:
             graph(batch)
     assert network.calls == 2 + 2 * WARMUP
     assert graph.in_words.startswith("not captured: it changes the attribute")
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_rates_become_tensors_of_the_value_that_they_had(fused: bool) -> None:
-    weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
-    groups = [{"params": [weights[0]], "lr": 0.3}, {"params": [weights[1]], "lr": 0.1}]
-    optimizer = torch.optim.AdamW(groups, fused=fused)
-    rates_on(optimizer, torch.device("cpu"))
-    rates = [group["lr"] for group in optimizer.param_groups]
-    assert [float(rate) for rate in rates] == pytest.approx([0.3, 0.1])
-    assert {rate.dtype for rate in rates} == {torch.float32 if fused else torch.float64}
-    assert all(group["capturable"] for group in optimizer.param_groups)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from normless import convert
 from normless.models import build_model
-from normless_lab.train import TrainConfig, train
 from normless_lab.train.synchronized import synchronized
 
 IMAGES = torch.randn(4, 3, 8, 8)
@@ -35,17 +31,3 @@ def test_a_norm_with_statistics_of_its_own_is_not_replaced() -> None:
     network = convert(build_model("normless:resnet_cifar(depth=8)"), "ghost_batch_norm(size=2)", IMAGES)
     with pytest.raises(ValueError, match=r"sync_batch_norm .* is a GhostBatchNorm2d with statistics of its own"):
         synchronized(network)
-
-
-def test_one_process_has_the_statistics_of_whole_batches(tmp_path: Path) -> None:
-    config = TrainConfig(
-        model="normless:resnet_cifar(depth=8)",
-        data="digits(train=48, test=11)",
-        batch_size=24,
-        epochs=1,
-        device="cpu",
-    )
-    plain = train(config, tmp_path / "plain")
-    synced = train(replace(config, sync_batch_norm=True), tmp_path / "synced")
-    assert synced.epochs[0].training_loss == plain.epochs[0].training_loss
-    assert config.hash != replace(config, sync_batch_norm=True).hash

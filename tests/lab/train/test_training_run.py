@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -15,12 +14,10 @@ import torch
 import torch.nn.functional as F
 import yaml
 
-import normless as nl
 from normless.probes import RideAlong, every
 from normless_lab.data import load_data
-from normless_lab.train import EpochRow, RunListener, RunResult, TrainConfig, train, trained_network
+from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
 from normless_lab.train.run_files import load_weights
-from normless_lab.train.run_listener import RunStart
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"
@@ -29,59 +26,27 @@ SHORT = replace(CONFIG, batch_size=512, epochs=1)
 NO_CARD = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
-class Note(RunListener):
-    """Records its calls."""
+class Losses(RunListener):
+    """Records the loss of each step."""
 
     def __init__(self) -> None:
-        self.starts: list[RunStart] = []
         self.losses: dict[int, float] = {}
-        self.rows: list[EpochRow] = []
-        self.results: list[RunResult] = []
-
-    def on_start(self, start: RunStart) -> None:
-        self.starts.append(start)
 
     def on_step(self, step: int, loss: float) -> None:
         self.losses[step] = loss
 
-    def on_epoch(self, row: EpochRow) -> None:
-        self.rows.append(row)
-
-    def on_end(self, result: RunResult) -> None:
-        self.results.append(result)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["fixup", "batch_norm"])
-def test_recomputed_activations_give_the_same_run(
-    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = replace(SHORT, model="normless:wide_resnet(depth=22, width=1)", scheme=scheme, crop=1, cutout=3)
-    expected = train(plain, tmp_path / "plain")
-    monkeypatch.setattr("normless_lab.train.memory.free_memory", lambda device: 1e6)
-    recompute = Mock(wraps=nl.recompute_blocks)
-    monkeypatch.setattr("normless_lab.train.memory.recompute_blocks", recompute)
-    for how in ("always", "auto"):
-        result = train(replace(plain, recompute=how), tmp_path / how)
-        assert (result.config_hash, result.test_accuracy) == (expected.config_hash, expected.test_accuracy)
-        assert [row.training_loss for row in result.epochs] == [row.training_loss for row in expected.epochs]
-    assert recompute.call_count == 2
-
 
 def test_a_run_that_trains(tmp_path: Path) -> None:
-    note, seen = Note(), []
+    note, seen = Losses(), []
     result = train(CONFIG, tmp_path, listeners=[note], on_epoch=seen.append)
     assert result.outcome == "trained"
     assert result.test_accuracy > 0.5
     assert (result.diverged_epoch, result.diverged_step) == (None, None)
-    assert tuple(seen) == tuple(note.rows) == result.epochs
-    assert note.results == [result]
-    assert note.starts == [RunStart(CONFIG, 22, ())]
+    assert tuple(seen) == result.epochs
     assert result.steps == 44
     assert list(note.losses) == list(range(1, 45))
     assert result.seconds_per_epoch == pytest.approx(sum(row.seconds for row in result.epochs) / 2)
     assert result.config_hash == CONFIG.hash
-    assert "digits" in result.data
 
     steps = pd.read_parquet(tmp_path / "steps.parquet")
     assert steps["loss"].tolist() == list(note.losses.values())
@@ -112,42 +77,19 @@ def test_the_test_figures_are_those_of_the_trained_network(tmp_path: Path) -> No
 
 
 def test_a_run_that_diverges_stops_at_once(tmp_path: Path) -> None:
-    note = Note()
     config = replace(CONFIG, scheme="none", rate=1e3)
-    result = train(config, tmp_path, listeners=[note])
+    result = train(config, tmp_path)
     assert result.outcome == "diverged"
     losses = pd.read_parquet(tmp_path / "steps.parquet")["loss"].tolist()
     assert all(math.isfinite(loss) and loss <= 1e3 for loss in losses[:-1])
     assert not (math.isfinite(losses[-1]) and losses[-1] <= 1e3)
-    assert result.diverged_step == result.steps == len(losses) == max(note.losses)
+    assert result.diverged_step == result.steps == len(losses)
     assert result.diverged_epoch == 1
     assert result.epochs == ()
     assert 0 <= result.test_accuracy <= 1
     assert result.seconds_per_epoch > 0
     assert result.plateaued is None
     assert repr(train(config, tmp_path)) == repr(result)  # NaN differs from itself, its name does not
-
-
-def test_double_precision_accumulates_exactly(tmp_path: Path) -> None:
-    config = replace(SHORT, scheme="skipinit(alpha=1)", precision="64-true", epochs=2, batch_size=300)
-    whole = train(config, tmp_path / "whole")
-    parts = train(replace(config, micro_batch_size=77), tmp_path / "parts")
-    assert whole.epochs[-1].training_loss == pytest.approx(parts.epochs[-1].training_loss, rel=1e-11)
-    states = [trained_network(tmp_path / name).state_dict() for name in ("whole", "parts")]
-    for name, value in states[0].items():
-        assert value.dtype == torch.float64
-        torch.testing.assert_close(value, states[1][name], rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
-    result = train(TrainConfig.from_dict(CONFIG.to_dict() | {"precision": precision}), tmp_path)
-    # How far a run comes in so few steps depends on the machine's arithmetic in 8 bits of mantissa.
-    assert result.outcome != "diverged"
-    assert result.epochs[-1].training_loss < result.epochs[0].training_loss
-    kinds = {value.dtype for name, value in load_weights(tmp_path / "checkpoint.pt").items() if "weight" in name}
-    assert kinds == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
 
 
 def test_the_seed_decides_the_run_and_the_callers_state_is_left_alone(tmp_path: Path) -> None:
@@ -162,18 +104,8 @@ def test_the_seed_decides_the_run_and_the_callers_state_is_left_alone(tmp_path: 
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_lsuv_gets_a_batch_and_ghosts_their_size(tmp_path: Path) -> None:
-    assert train(replace(SHORT, scheme="lsuv"), tmp_path / "lsuv").steps == 2
-    ghosts = train(replace(SHORT, ghost_batch_size=64), tmp_path / "ghost")
-    plain = train(SHORT, tmp_path / "plain")
-    assert ghosts.parameters == plain.parameters
-    assert ghosts.epochs[0].training_loss != plain.epochs[0].training_loss
-
-
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"model": "normless:vgg"}, "normless has no network 'vgg'"),
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
-    ({"data": "mnist"}, "mnist"),
     ({"scheme": "zeroinit", "dropout": 0.5}, "has a dropout of its own, so dropout=0.5 would be a second"),
     ({"devices": 2}, "Expected 2 processes for devices=2, but 1 runs this. Start it with: torchrun"),
     ({"sync_batch_norm": True, "devices": 2}, "Expected CUDA devices for sync_batch_norm=True with devices=2"),
@@ -192,7 +124,6 @@ def test_mistakes_leave_no_files(tmp_path: Path, change: dict[str, Any], sentenc
     ("change", "sentence"),
     [
         ({"micro_batch_size": 32}, "Probes measure whole batches, but micro_batch_size=32"),
-        ({"compile": True}, "leave compile out for a run that is measured"),
         ({"recompute": "always"}, "Probes would measure passes that are computed twice"),
     ],
 )
@@ -201,6 +132,16 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path, change: dict[str, An
     with pytest.raises(ValueError, match=sentence):
         train(TrainConfig.from_dict(SHORT.to_dict() | change), tmp_path / "run", ride_along=ride)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_compiled_is_not_another_network(tmp_path: Path) -> None:
+    compiled = train(replace(SHORT, compile=True), tmp_path / "compiled")
+    plain = train(SHORT, tmp_path / "plain")
+    assert compiled.epochs[0].training_loss == pytest.approx(plain.epochs[0].training_loss, rel=1e-4)
+    states = [load_weights(tmp_path / name / "checkpoint.pt") for name in ("compiled", "plain")]
+    torch.testing.assert_close(*states, rtol=1e-3, atol=1e-4)
 
 
 def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from gallery import ROWS
 from run_helpers import CONFIG, without_seconds
 from torch import Tensor
 
 import normless as nl
-from normless._internal.exclusive import exclusive
 from normless_lab.train import EpochRow, RunDirectoryError, TrainConfig, train, trained_network
 from normless_lab.train.arithmetic import are_flushed
 
@@ -23,9 +21,7 @@ from normless_lab.train.arithmetic import are_flushed
 CONFIGS = (
     replace(CONFIG, scheme="batch_norm", precision="64-true", dropout=0.2),
     replace(CONFIG, scheme="skipinit", seed=1),
-    replace(CONFIG, scheme="fixup", seed=2, precision="bf16-mixed", mixup=0.7),
 )
-BOTH = pytest.mark.parametrize("configs", [CONFIGS[:2], pytest.param(CONFIGS, marks=pytest.mark.slow)])
 
 
 # Residual blocks that must be traced.
@@ -43,9 +39,8 @@ def assert_same(one: tuple[Any, dict[str, Tensor]], other: tuple[Any, dict[str, 
     assert all(torch.equal(value, other[1][name]) for name, value in one[1].items())
 
 
-@BOTH
-def test_trainings_and_conversions_at_once(configs: tuple[TrainConfig, ...], tmp_path: Path) -> None:
-    alone = [end_of(config, tmp_path / f"alone {number}") for number, config in enumerate(configs)]
+def test_trainings_and_conversions_at_once(tmp_path: Path) -> None:
+    alone = [end_of(config, tmp_path / f"alone {number}") for number, config in enumerate(CONFIGS)]
     network, x, ended = NETWORK.network(), NETWORK.example()[0][0], threading.Event()
     state, turns = torch.get_rng_state(), 0
     expected = nl.convert(network, "skipinit", x).state_dict()
@@ -58,8 +53,8 @@ def test_trainings_and_conversions_at_once(configs: tuple[TrainConfig, ...], tmp
             number += 1
         return number
 
-    with ThreadPoolExecutor(len(configs) + 1) as pool:
-        runs = [pool.submit(end_of, config, tmp_path / f"beside {number}") for number, config in enumerate(configs)]
+    with ThreadPoolExecutor(len(CONFIGS) + 1) as pool:
+        runs = [pool.submit(end_of, config, tmp_path / f"beside {number}") for number, config in enumerate(CONFIGS)]
         conversions = pool.submit(convert)
         try:
             beside = [run.result() for run in runs]
@@ -75,21 +70,6 @@ def test_trainings_and_conversions_at_once(configs: tuple[TrainConfig, ...], tmp
     assert not are_flushed()
 
 
-def test_trainings_begin_and_end_in_turn(tmp_path: Path) -> None:
-    order: list[int] = []
-
-    def train_noted(number: int) -> None:
-        def note(row: EpochRow) -> None:
-            order.append(number)
-
-        train(replace(CONFIG, epochs=4, seed=number), tmp_path / str(number), on_epoch=note)
-
-    with ThreadPoolExecutor(2) as pool:
-        assert [*pool.map(train_noted, range(2))] == [None, None]
-    # Neither ended before the other had trained.
-    assert {*order[:5]} == {0, 1}
-
-
 def test_a_callback_may_call_the_library(tmp_path: Path) -> None:
     network, x = NETWORK.network(), NETWORK.example()[0][0]
     plain = end_of(CONFIG, tmp_path / "plain")
@@ -102,20 +82,6 @@ def test_a_callback_may_call_the_library(tmp_path: Path) -> None:
     result = without_seconds(train(CONFIG, tmp_path / "outer", on_epoch=measure))
     assert depths == [nl.residual_map(network, x).depth] * 2
     assert_same(plain, (result, trained_network(tmp_path / "outer").state_dict()))
-
-
-def test_an_error_in_one_training_leaves_the_others(tmp_path: Path) -> None:
-    def fail(_: EpochRow) -> None:
-        raise KeyboardInterrupt
-
-    with ThreadPoolExecutor(2) as pool:
-        failing = pool.submit(train, CONFIG, tmp_path / "failing", on_epoch=fail)
-        other = pool.submit(end_of, CONFIG, tmp_path / "other")
-        assert isinstance(failing.exception(), KeyboardInterrupt)
-        ended = other.result()
-    assert not exclusive.is_wanted
-    # What failed goes on, as after any interruption.
-    assert_same(ended, end_of(CONFIG, tmp_path / "failing"))
 
 
 def test_one_folder_takes_one_training(tmp_path: Path) -> None:

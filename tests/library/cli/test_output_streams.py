@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from normless.cli import main
-from normless.cli.output import print_json
 from normless.cli.streams import READER_GONE
 
 
@@ -45,36 +43,14 @@ def _refused(error: OSError, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     raw.error = None
 
 
-_OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("latin-1", "cp1252")]
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8", *_OTHERS])
-def test_what_cannot_be_encoded_is_escaped(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.BytesIO()
-    stream = io.TextIOWrapper(out, encoding=encoding)
+    stream = io.TextIOWrapper(out, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    for words in (["list"], ["--help"], ["list", "schemes", "--json"], ["inspect", "normless:dense(depth=2)"]):
+    for words in (["list"], ["list", "schemes", "--json"], ["inspect", "normless:dense(depth=2)", "--schemes"]):
         assert main(words) == 0
     assert stream.errors == "strict", "as it was"
-    assert out.getvalue().decode(encoding)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize("text", ["γ", "é", "😀", "\udcff", "a"])
-def test_json_is_json_in_every_encoding(encoding: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding=encoding, errors="backslashreplace"))
-    print_json({text: text})
-    sys.stdout.flush()
-    assert json.loads(out.getvalue().decode(encoding)) == {text: text}
-
-
-def test_a_stream_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    assert main(["list", "schemes"]) == 0
-    monkeypatch.setattr(sys, "stderr", None)
-    assert main(["list", "nothing"]) == 2
-    assert sys.stdout is None
+    assert out.getvalue().decode("ascii")
 
 
 def test_a_reader_that_has_ended_is_no_mistake(

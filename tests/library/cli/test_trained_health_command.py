@@ -1,4 +1,4 @@
-"""`normless diagnose NETWORK --trained`: data, answers, exit codes, and sentences for what does not fit."""
+"""`normless diagnose NETWORK --trained`: answers, files and exit codes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,6 @@ def dead():
 
 def batches():
     return [(torch.randn(16, 1, 8, 8), torch.arange(16) % 10) for _ in range(3)]
-
-
-def with_inputs():
-    return dead(), torch.randn(32, 1, 8, 8)
-
-
-def number():
-    return 3
 """
 
 
@@ -61,11 +53,3 @@ def test_the_command_names_layers_and_draws_them(nets: Path, capsys: pytest.Capt
     assert "share of units that never vary" in (nets / "figures" / "health.svg").read_text("utf-8")
     assert main([*words, "--baseline", "known.json", "--write-baseline"]) == 0
     assert json.loads(capsys.readouterr().out)["baseline"]["known"] == 1
-
-
-@pytest.mark.parametrize("words", [["nets.py:with_inputs"], ["nets.py:dead", "--data", "digits", "--batches", "2"]])
-def test_other_sources_of_data(nets: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", *words, "--trained"]) == 0
-    printed = capsys.readouterr().out
-    assert "of 24 units of 1 never vary" in printed
-    assert ("64 training examples of digits" in printed) == ("--data" in words)

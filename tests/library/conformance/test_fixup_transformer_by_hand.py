@@ -147,7 +147,7 @@ def loss_of(model: Callable[[Tensor, Tensor], Tensor], source: Tensor, target: T
     return F.cross_entropy(model(source, target).flatten(0, 1), labels.flatten())
 
 
-CASES = [(1, 1, "post", "fixup"), (2, 3, "pre", "fixup"), (3, 2, "post", "fixup"), (2, 2, "pre", "skipinit(alpha=1)")]
+CASES = [(2, 3, "pre", "fixup"), (3, 2, "post", "fixup"), (2, 2, "pre", "skipinit(alpha=1)")]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))

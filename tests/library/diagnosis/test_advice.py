@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from diagnosed import diagnose, kinds
+from diagnosed import kinds
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam
@@ -77,31 +77,3 @@ def test_advice(kind: str) -> None:
     diagnosis = diagnosis_of(training)
     assert kind not in kinds(diagnosis)
     assert kind in [advice.kind for advice in diagnosis.advice], str(diagnosis)
-
-
-class Parts(nn.Module):
-    """Parts of which some are called."""
-
-    def __init__(self, called: bool) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
-        self.norm, self.act, self.extra = nn.LayerNorm(16), nn.GELU(), nn.Sequential(nn.Linear(16, 16), nn.Dropout())
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.criterion, self.tied, self.called = nn.CrossEntropyLoss(), nn.Linear(16, 3), called
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.body(x).unsqueeze(1)
-        x = self.extra(self.act(self.norm(x))) if self.called else x
-        x = self.attention(x, x, x)[0].squeeze(1).relu()
-        return self.head(x) + F.linear(x, self.tied.weight, self.tied.bias)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("called", [True, False])
-def test_modules_that_were_built_and_never_called(called: bool) -> None:
-    torch.manual_seed(0)
-    diagnosis = diagnose(Parts(called), (torch.randn(16, 6), torch.arange(16) % 3))
-    assert not kinds(diagnosis), str(diagnosis)
-    found = [one for one in diagnosis.advice if one.kind == "never_called"]
-    # A dropout has nothing to train; that of `extra` is within what is not called.
-    assert [set(one.where) for one in found] == [{"norm", "act", "extra.0"}] * (not called)
-    assert all(one.evidence["parameters"] == 2 * 16 + 16 * 17 for one in found)

@@ -9,7 +9,6 @@ import torch
 from diagnosed import diagnose, kinds
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD
 
 LAYERS, WIDTH, TOKENS = 3, 64, 40
 
@@ -82,23 +81,3 @@ def test_the_scale_of_branch_ends(scale: str, found: list[str], advised: list[st
         assert float(one.evidence["asked"]) == pytest.approx(0.02 / sqrt(2 * LAYERS), rel=0.1)
     if found:
         assert set(diagnosis.findings[0].where) == {f"blocks.{number}.proj.weight" for number in range(2 * LAYERS)}
-
-
-def test_trained_weights_are_not_compared_with_an_initialization() -> None:
-    model = Language("first")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1 + torch.rand(()) * 2)
-    assert not kinds(diagnose(model, texts(), loss=loss))
-
-
-def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
-    model, batch = (
-        nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)),
-        (torch.randn(32, 6), torch.arange(32) % 3),
-    )
-    other = nn.Linear(6, 7)
-    optimizer = SGD([*model[0].parameters(), *other.parameters()], 0.1)
-    found = diagnose(model, batch, optimizer=optimizer).findings[0]
-    assert found.kind == "untrained_parameters"
-    assert "same shapes" not in found.title

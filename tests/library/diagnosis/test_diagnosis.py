@@ -3,54 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from diagnosed import diagnose, images, kinds, narrow, vectors
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from torch.optim import SGD, AdamW
 
 import normless as nl
-from normless.diagnosis import treat
 from normless.edits import RemoveNorms, ScaleSums
-from normless.models import resnet_cifar, wide_resnet
+from normless.models import wide_resnet
 from normless.optim import make_optimizer
 from normless.schemes import Scheme
-
-HEALTHY: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
-    "dense, 50 blocks, batch norm": lambda: (narrow(50), vectors(64)),
-    "dense, 50 blocks, fixup": lambda: (nl.convert(narrow(50, branch_layers=2), "fixup"), vectors()),
-    "dense, 6 blocks, none": lambda: (nl.convert(narrow(6), "none"), vectors()),
-    "wide resnet, rezero": lambda: (nl.convert(wide_resnet(16, 1), "rezero"), images()),
-    "wide resnet, alpha 1/sqrt(L)": lambda: (nl.convert(wide_resnet(40, 1), "skipinit(alpha=1/sqrt(L))"), images()),
-    "wide resnet, nf_resnet": lambda: (nl.convert(wide_resnet(16, 1), "nf_resnet"), images()),
-    "resnet for CIFAR, 56 layers": lambda: (resnet_cifar(56), images()),
-    "resnet for CIFAR, zero gamma": lambda: (nl.convert(resnet_cifar(20), "zero_gamma"), images()),
-}
-DEEP: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
-    "dense, 200 blocks, batch norm": lambda: (narrow(200), vectors(64)),
-    "dense, 200 blocks, skipinit": lambda: (nl.convert(narrow(200), "skipinit"), vectors()),
-    "dense, 200 blocks, fixup": lambda: (nl.convert(narrow(200, branch_layers=2), "fixup"), vectors()),
-}
-
-
-@pytest.mark.parametrize("name", [*HEALTHY, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEP)])
-def test_healthy_networks_have_no_findings(name: str) -> None:
-    torch.manual_seed(0)
-    network, batch = (HEALTHY | DEEP)[name]()
-    optimizer = SGD(nl.param_groups(network, lr=1e-2, weight_decay=5e-4), lr=1e-2)
-    diagnosis = diagnose(network, batch, optimizer=optimizer, trial_steps=3)
-    assert diagnosis.healthy, str(diagnosis)
-    assert diagnosis.scheme is None
-    assert diagnosis.verdict.startswith("Nothing was found that keeps it from training")
-    assert {"signal along the skip path", "optimizer", "trial steps"} <= {
-        one.name for one in diagnosis.checks if one.asked
-    }
-    assert treat(network, batch, diagnosis) is None
 
 
 def test_two_hundred_dense_relu_blocks_without_norm() -> None:
@@ -69,15 +36,17 @@ def test_two_hundred_dense_relu_blocks_without_norm() -> None:
 
 
 def test_overflow_is_reported_with_its_block() -> None:
-    network = nl.convert(narrow(300), "none")
+    network: Any = nl.convert(narrow(30), "none")
+    with torch.no_grad():
+        for block in network.blocks:
+            block.branch.linear1.weight.mul_(64)
     inputs, targets = vectors()
     table = nl.probe(network, (inputs, targets), ["signal"]).signal
     first = int(np.flatnonzero(~np.isfinite(table["sum_second_moment"]))[0])
-    found = diagnose(network, (inputs, targets)).findings[0]
-    assert found.kind == "overflow"
-    json.dumps(diagnose(network, (inputs, targets)).to_dict(), allow_nan=False)
-    json.dumps(nl.probe(network, (inputs, targets)).to_dict(), allow_nan=False)
-    assert found.where == (table["name"][first],)
+    diagnosis = diagnose(network, (inputs, targets))
+    found = diagnosis.findings[0]
+    json.dumps(diagnosis.to_dict(), allow_nan=False)
+    assert (found.kind, found.where) == ("overflow", (table["name"][first],))
     assert found.evidence["block"] == first + 1
 
 
@@ -116,41 +85,7 @@ def test_statistics_over_few_examples(examples: int, norm: str, found: int) -> N
     assert diagnosis.findings[0].cure.schemes == ("group_norm", "skipinit", "fixup", "weight_standardization")
 
 
-def test_branches_that_cannot_open_and_where_they_are() -> None:
-    network = nl.convert(wide_resnet(10, 1), "skipinit")
-    nn.init.zeros_(network.blocks[1].conv2.weight)
-    (found,) = diagnose(network, images()).findings
-    assert (found.kind, found.where, found.evidence["dead"]) == ("stuck_multiplier", ("blocks.1",), 1)
-    torch.manual_seed(0)
-    network = nl.convert(narrow(3, branch_layers=2), "none")
-    for layer in (network.blocks[2].branch.linear1, network.blocks[2].branch.linear2):
-        nn.init.zeros_(layer.weight)
-    diagnosis = diagnose(network, vectors())
-    assert set(kinds(diagnosis)) == {"dead_units", "dead_branch"}
-    assert diagnosis.findings[1].where == ("blocks.2",)
-
-
-def test_multipliers_missing_in_the_optimizer() -> None:
-    torch.manual_seed(0)
-    network = nl.convert(narrow(4), "skipinit")
-    others = [one for name, one in network.named_parameters() if not name.endswith("multiplier")]
-    diagnosis = diagnose(network, vectors(), optimizer=SGD(others, lr=0.01), trial_steps=5)
-    assert kinds(diagnosis) == ["untrained_parameters", "branch_never_grows"]
-    assert diagnosis.findings[0].evidence == {"parameters": 4, "scalars": 4}
-    assert diagnosis.findings[1].evidence["shut"] == 4
-
-
-def test_a_rate_that_is_too_large_and_one_that_works() -> None:
-    torch.manual_seed(0)
-    network = nl.convert(narrow(4), "batch_norm")
-    found = diagnose(network, vectors(), optimizer=SGD(network.parameters(), lr=100.0), trial_steps=10).findings
-    assert [one.kind for one in found] == ["rate_too_large"]
-    evidence = found[0].evidence
-    assert evidence["rate"] == 100.0
-    assert evidence["loss_after"] > evidence["loss_before"] > evidence["loss_at_working_rate"]
-
-
-@pytest.mark.parametrize("policy", ["all", "guidelines", "weights"])
+@pytest.mark.parametrize("policy", ["all", "guidelines"])
 def test_weight_decay_policies(policy: str) -> None:
     torch.manual_seed(0)
     model = wide_resnet(10, 1)
@@ -164,14 +99,13 @@ def test_weight_decay_policies(policy: str) -> None:
         assert diagnosis.advice[0].evidence["gamma_down"] == len(down)
 
 
-@pytest.mark.parametrize("scheme", ["derf", "derf(alpha=0.3)", "dyt"])
-@pytest.mark.parametrize("rule", ["AdamW(lr=1e-3, weight_decay=0)", "Muon(lr=1e-3, weight_decay=0)"])
-def test_muon_with_a_large_alpha_of_derf_is_advised_against(scheme: str, rule: str) -> None:
+@pytest.mark.parametrize("scheme", ["derf", "derf(alpha=0.3)"])
+def test_muon_with_a_large_alpha_of_derf_is_advised_against(scheme: str) -> None:
     norms = len(nl.residual_map(narrow(4)).norms)
     network = nl.convert(narrow(4), scheme)
-    optimizer = make_optimizer(rule, network, vectors()[0])
+    optimizer = make_optimizer("Muon(lr=1e-3, weight_decay=0)", network, vectors()[0])
     found = [one for one in diagnose(network, vectors(), optimizer=optimizer).advice if one.kind == "derf_under_muon"]
-    assert bool(found) == (scheme == "derf" and rule.startswith("Muon"))
+    assert bool(found) == (scheme == "derf")
     if found:
         assert found[0].evidence == {"modules": norms, "alpha": 0.5}
         assert len(found[0].where) == norms
@@ -224,22 +158,3 @@ def test_branch_that_never_grew_in_training() -> None:
     diagnosis = diagnose(network, vectors())
     assert kinds(diagnosis) == ["branch_never_grew"]
     assert diagnosis.findings[0].where == ("blocks.4",)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(16, 16)
-        nn.init.normal_(self.layer.weight, std=0.45)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = x + self.layer(x)
-        return y
-
-
-def test_growth_is_named_before_the_loss_that_it_makes_infinite() -> None:
-    torch.manual_seed(0)
-    network = nn.Sequential(*(Block() for _ in range(70)), nn.Linear(16, 3))
-    found = kinds(diagnose(network, (torch.randn(8, 16), torch.randn(8, 3)), loss=F.mse_loss))
-    assert "not_finite" in found
-    assert found[0] == "growing_variance"

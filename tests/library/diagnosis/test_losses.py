@@ -13,9 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam
 
-import normless as nl
-from tests.faults.training import module
-
 
 class Two(nn.Module):
     """Two heads, whose outputs are put together by a function."""
@@ -42,29 +39,6 @@ def batch() -> tuple[Tensor, Tensor]:
     return x, (x[:, 0] * x[:, 1]).tanh()
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("form", ["one axis", "a number", "dictionary"])
-def test_outputs_of_one_axis_and_none(form: str, training: bool) -> None:
-    torch.manual_seed(0)
-    x, y = batch()
-    shapes = {
-        "one axis": lambda self, x: self.body(x).squeeze(-1),
-        "a number": lambda self, x: self.body(x).mean(),
-        "dictionary": lambda self, x: {"q": self.body(x)[:, 0]},
-    }
-    model = module(shapes[form], body=nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1)))
-    targets = y.mean() if form == "a number" else y
-
-    def squared(outputs: Any, targets: Tensor) -> Tensor:
-        return (outputs["q"] - targets).square().mean()
-
-    loss = squared if form == "dictionary" else F.mse_loss
-    diagnosis = diagnose(model, (x, targets), loss=loss, optimizer=Adam(model.parameters(), 3e-3), trial_steps=5)
-    assert not kinds(diagnosis), str(diagnosis)
-    measured = nl.probe(model, (x, targets), ["logits", "activations"], loss=loss, training=training)
-    assert len(measured.logits) == 1
-
-
 def both(outputs: Any, targets: Any) -> Tensor:
     policy, value = outputs.values() if isinstance(outputs, dict) else outputs
     return F.cross_entropy(policy, targets[0]) + F.mse_loss(value, targets[1])
@@ -89,7 +63,6 @@ def with_parts(outputs: Any, targets: Any) -> Any:
 
 FORMS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[..., Any]]] = {
     "tuple": (lambda p, v: (p, v), both),
-    "list": (lambda p, v: [p, v], both),
     "dictionary": (lambda p, v: {"policy": p, "value": v}, both),
     "object": (Outputs, of_object),
     "batch by name": (lambda p, v: (p, v), of_batch),
@@ -115,18 +88,3 @@ def test_losses_over_several_outputs(form: str) -> None:
     assert f"{float(expected.detach()):.3g}" in reported
     reach = next(one.summary for one in diagnosis.checks if one.name == "reach of the gradient")
     assert reach.startswith("6 of 6")
-
-
-def test_a_network_that_returns_its_loss_needs_no_targets() -> None:
-    torch.manual_seed(0)
-    x, y = batch()
-
-    def forward(self: Any, x: Tensor, labels: Tensor) -> Outputs:
-        logits = self.head(x)
-        return Outputs(logits, y, F.cross_entropy(logits, labels))
-
-    inputs = {"x": x, "labels": (x[:, 0] > 0).long()}
-    model = module(forward, head=nn.Linear(6, 3))
-    diagnosis = diagnose(model, inputs, optimizer=Adam(model.parameters(), 1e-2), trial_steps=5)
-    assert not kinds(diagnosis), str(diagnosis)
-    assert not kinds(diagnose(model, (inputs, None), loss=lambda outputs, _: outputs.loss))

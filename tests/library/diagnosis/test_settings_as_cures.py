@@ -37,7 +37,6 @@ def loss_after(network: nn.Module, batch: tuple[Tensor, Tensor], optimizer: Opti
     ("kind", "name", "given"),
     [
         ("rate_too_large", "lr", {"lr": 300.0}),
-        ("rate_too_small", "lr", {"lr": 1e-7}),
         ("ascent", "maximize", {"maximize": True}),
     ],
 )
@@ -54,25 +53,6 @@ def test_the_settings_of_a_cure_train(kind: str, name: str, given: dict[str, Any
     assert f"from {before:.3g} to {reached:.3g}" in found.cure.words
 
 
-def test_settings_that_do_not_help_are_not_offered() -> None:
-    """Betas in the right order do not repair a rate that is far too small."""
-    network = net()
-    optimizer = Adam(network.parameters(), 1e-12, betas=(0.999, 0.9))
-    findings = diagnose(network, pairs(), optimizer=optimizer, trial_steps=20).findings
-    found = next(found for found in findings if found.kind == "swapped_betas")
-    assert not found.cure.settings
-    assert "which is not enough" in found.cure.words
-
-
-def test_rates_of_groups_keep_their_ratio() -> None:
-    network = net()
-    groups = [{"params": network[0].parameters()}, {"params": network[2].parameters(), "lr": 0.01}]
-    optimizer = SGD(groups, 0.1, momentum=0.9)
-    set_groups(optimizer, {"lr": 1.0, "momentum": 0.5})
-    assert [group["lr"] for group in optimizer.param_groups] == [1.0, pytest.approx(0.1)]
-    assert {group["momentum"] for group in optimizer.param_groups} == {0.5}
-
-
 def test_initial_weights_that_are_offered_were_tried() -> None:
     """Fourteen layers of a tenth of He's deviation get a finding; drawn by the fan-in, they train."""
     torch.manual_seed(0)
@@ -86,14 +66,6 @@ def test_initial_weights_that_are_offered_were_tried() -> None:
     assert found.cure.schemes == ()
     assert list(found.cure.losses) == [INITIALIZE]
     fresh = initialized(network)
-    assert float(fresh[0].weight.std()) == pytest.approx((2 / 50) ** 0.5, rel=0.1)
+    assert float(fresh[0].weight.detach().std()) == pytest.approx((2 / 50) ** 0.5, rel=0.1)
     assert not fresh[0].bias.any()
     assert loss_after(fresh, vectors(), Adam(fresh.parameters(), found.cure.settings["lr"]), 200) < 0.5
-
-
-def test_embeddings_keep_their_initial_weights() -> None:
-    network = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 2))
-    fresh = initialized(network)
-    assert torch.equal(fresh[0].weight, network[0].weight)
-    assert torch.equal(fresh[1].weight, network[1].weight)
-    assert not torch.equal(fresh[2].weight, network[2].weight)

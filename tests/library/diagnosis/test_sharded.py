@@ -1,4 +1,4 @@
-"""Optimizers made before and after a network is sharded by FSDP2, on one process and on two."""
+"""Optimizers made before and after a network is sharded by FSDP2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -19,15 +18,9 @@ from torch.optim import SGD, AdamW, Optimizer
 import normless as nl
 from normless.models import resnet_cifar
 
-
-def encoder() -> nn.Module:
-    return nn.Sequential(nn.TransformerEncoderLayer(20, 2, 32, batch_first=True), nn.Flatten(), nn.Linear(100, 3))
-
-
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "perceptron": (lambda: nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3)), (8, 20)),
     "convolutions": (lambda: resnet_cifar(8, classes=3), (8, 3, 16, 16)),
-    "attention": (encoder, (8, 5, 20)),
 }
 
 
@@ -79,21 +72,6 @@ def test_an_optimizer_from_before_is_stale_and_one_from_afterwards_is_not(name: 
     assert kinds_of("after", name, first_only) == ([], [])
 
 
-OTHERS = ("convolutions", "attention")
-
-
-def _on_two(rank: int, file: str, name: str) -> None:
-    dist.init_process_group("gloo", store=dist.FileStore(file, 2), rank=rank, world_size=2)
-    assert kinds_of("before", name) == (["untrained_parameters"], ["untrained_parameters"])
-    assert kinds_of("after", name) == ([], [])
-    dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("name", ["perceptron", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
-def test_on_two_processes(tmp_path: Path, name: str) -> None:
-    mp.spawn(_on_two, (str(tmp_path / "file"), name), nprocs=2)
-
-
 @pytest.mark.usefixtures("_alone")
 def test_a_diagnosis_says_what_it_leaves_out_and_the_decay_is_judged_by_a_map() -> None:
     model = resnet_cifar(8, classes=3)
@@ -116,15 +94,3 @@ def test_what_copies_a_network_refuses_a_sharded_one_with_the_way_out(name: str)
     for refuses in (*calls, lambda: nl.residual_map(nn.Sequential(model), x)):
         with pytest.raises(ValueError, match="sharded"):
             refuses()
-
-
-def test_an_optimizer_made_after_the_watch_of_weights_that_were_replaced_is_not_stale() -> None:
-    for number in range(3):
-        model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3), nn.Linear(3, 3))
-        watch = nl.watch(model, 2)
-        for at in ((0,), (0, 2), (0, 2, 3))[number]:
-            model[at].weight = nn.Parameter(model[at].weight.detach().clone())
-            model[at].bias = nn.Parameter(model[at].bias.detach().clone())
-        x, y = torch.randn(8, 20), torch.arange(8) % 3
-        assert train(model, SGD(model.parameters(), 0.01), watch, x, y) == []
-        assert watch.step == 6

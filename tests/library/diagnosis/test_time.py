@@ -9,59 +9,33 @@ from diagnosed import diagnose
 from torch import Tensor, nn
 from torch.optim import Adam
 
-THROUGH_TIME = {"vanishing_through_time", "exploding_through_time"}
-
 
 class Recurrent(nn.Module):
-    """A recurrence of tanh or of no function, with a multiple of an orthogonal matrix."""
+    """A recurrence of tanh with half of an orthogonal matrix."""
 
-    def __init__(self, scale: float, *, is_linear: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.read, self.step, self.last = nn.Linear(4, 32), nn.Linear(32, 32, bias=False), nn.Linear(32, 4)
-        nn.init.orthogonal_(self.step.weight, scale)
-        self.is_linear = is_linear
+        nn.init.orthogonal_(self.step.weight, 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         state = self.read(x[:, 0])
         for place in range(1, x.shape[1]):
-            state = self.step(state) + self.read(x[:, place])
-            state = state if self.is_linear else state.tanh()
+            state = (self.step(state) + self.read(x[:, place])).tanh()
         return self.last(state)  # type: ignore[no-any-return]
 
 
-def sequences(target: int, length: int = 60) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
-    x = torch.randn(64, length, 4)
-    return x, x[:, target].argmax(1)
-
-
-def through_time(model: nn.Module, batch: tuple[Tensor, Tensor], rate: float = 1e-3) -> list[str]:
-    diagnosis = diagnose(model, batch, optimizer=Adam(model.parameters(), rate), trial_steps=20)
-    return [known.kind for known in (*diagnosis.findings, *diagnosis.advice) if known.kind in THROUGH_TIME]
-
-
-@pytest.mark.parametrize(
-    ("scale", "is_linear", "target", "expected"),
-    [
-        (0.5, False, 0, ["vanishing_through_time"]),
-        (1.0, True, 0, []),
-        pytest.param(0.5, False, -1, [], marks=pytest.mark.slow),
-        (1.3, True, -1, ["exploding_through_time"]),
-    ],
-)
-def test_the_first_steps_of_a_recurrence(scale: float, is_linear: bool, target: int, expected: list[str]) -> None:
-    model = Recurrent(scale, is_linear=is_linear)
-    # Where only the last step is needed, and is not drowned by the first ones, the batch is fitted at a larger rate.
-    assert through_time(model, sequences(target), 1e-2 if target and not is_linear else 1e-3) == expected
-
-
 def test_the_ratio_is_that_of_autograd() -> None:
-    model, (x, y) = Recurrent(0.5), sequences(0)
+    """The label is in the first of sixty steps, of which little is left at the end."""
+    model = Recurrent()
+    torch.manual_seed(1)
+    x = torch.randn(64, 60, 4)
+    y = x[:, 0].argmax(1)
     found = next(
         known
         for known in diagnose(model, (x, y), optimizer=Adam(model.parameters(), 1e-3), trial_steps=20).advice
-        if known.kind in THROUGH_TIME
+        if known.kind == "vanishing_through_time"
     )
     given = x.clone().requires_grad_()
     F.cross_entropy(model.eval()(given), y).backward()  # type: ignore[no-untyped-call]

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 import normless as nl
 
 Step = Callable[[int, nn.Module], None]
-Run = Callable[[nn.Module, Callable[[], Tensor]], None]
 
 
 def mlp() -> nn.Sequential:
@@ -32,7 +31,6 @@ def train(
     before: Step = lambda *_: None,
     optimizer: torch.optim.Optimizer | None = None,
     loss: bool = True,
-    data: Callable[[], tuple[Tensor, Tensor]] = batch,
 ) -> nl.Watch:
     """Return the watch of a training, by SGD with momentum if no optimizer is given."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -40,7 +38,7 @@ def train(
     torch.manual_seed(1)
     for step in range(1, steps + 1):
         before(step, model)
-        x, y = data()
+        x, y = batch()
         optimizer.zero_grad()
         value = F.cross_entropy(model(x), y)
         if loss:
@@ -57,17 +55,3 @@ def at(step: int, change: Callable[[nn.Module], object]) -> Step:
                 change(model)
 
     return before
-
-
-def kinds(run: Run, model: nn.Module | None = None) -> list[str]:
-    """Return the kinds of findings that concern the loop; `run` gets the network and a function that makes a loss."""
-    model = mlp() if model is None else model
-    with nl.watch(model, 20) as watch:
-        torch.manual_seed(1)
-
-        def loss() -> Tensor:
-            x, y = batch()
-            return watch.loss(F.cross_entropy(model(x), y))
-
-        run(model, loss)
-    return [found.kind for found in watch.findings if found.kind not in ("large_updates", "small_updates", "jump")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
@@ -13,12 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.nn.affine import of_class
-from normless.nn.attention import AttentionModule
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 CAUSAL = torch.ones(5, 5, dtype=torch.bool).triu(1)
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Block(nn.Module):
@@ -103,34 +99,5 @@ def test_against_attention_by_hand(kind: type[nn.Module], scheme: str, norm: boo
         close(torch.export.export(net, (X,)).module()(X), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_layer_norm_without_shift() -> None:
-    net = nl.convert(ByFunction(), "qk_norm(norm=layer)", X)
-    norms = {name: one for name, one in net.named_modules() if name.endswith(("q_norm", "k_norm"))}
-    assert [type(one) for one in norms.values()] == [nn.LayerNorm] * 2
-    groups = nl.param_groups(net, lr=0.1, weight_decay=0.1)
-    decayed = {id(one) for group in groups if group["weight_decay"] for one in group["params"]}
-    assert not decayed & {id(one) for norm in norms.values() for one in norm.parameters()}
-
-
 PADDING = torch.zeros(3, 4, dtype=torch.bool)
 PADDING[1, 2:] = True
-GIVEN: list[dict[str, Any]] = [
-    {},
-    {"key_padding_mask": PADDING},
-    {"attn_mask": torch.randn(5, 4), "need_weights": False},
-    {"attn_mask": torch.rand(6, 5, 4) > 1.0, "average_attn_weights": False},
-]
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("sizes", [{}, {"kdim": 6, "vdim": 7}, {"bias": False}])
-def test_torchs_attention_with_every_argument(batch_first: bool, sizes: dict[str, Any]) -> None:
-    old = nn.MultiheadAttention(8, 2, batch_first=batch_first, **sizes).eval()
-    new = of_class(old, AttentionModule)
-    new.start()
-    q, k, v = torch.randn(3, 5, 8), torch.randn(3, 4, old.kdim), torch.randn(3, 4, old.vdim)
-    q, k, v = (one if batch_first else one.transpose(0, 1) for one in (q, k, v))
-    for given in GIVEN:
-        close(*(module(q, k, v, **given) for module in (old, new)), rtol=1e-4, atol=1e-5)
-    single = [one[0] if batch_first else one[:, 0] for one in (q, k, v)]
-    close(old(*single), new(*single), rtol=1e-4, atol=1e-5)

@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 import normless as nl
 from normless.edits import Change
-from normless.models import dense, resnet_cifar, transformer, wide_resnet
+from normless.models import dense, transformer, wide_resnet
 
 
 def chain(gamma: float = 1.0, beta: float = 0.0) -> nn.Sequential:
@@ -59,39 +59,6 @@ def test_a_layer_that_a_norm_reads_gives_what_the_norm_gave() -> None:
         assert factors(shifted, nl.convert(shifted, scheme, x))["3.weight"] == pytest.approx(scale, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "growth"),
-    [
-        ("skipinit", 1.0),
-        pytest.param("none", 2.0, marks=pytest.mark.slow),
-        ("skipinit(alpha=1/sqrt(L))", 1 + 1 / 9),
-    ],
-)
-def test_the_stream_of_a_pre_activation_network(scheme: str, growth: float) -> None:
-    """De & Smith, section 3: twice as much behind every block without multipliers, (1 + 1/L)^L → e with 1/√L."""
-    grown, first = [], []
-    for seed in range(3):
-        torch.manual_seed(seed)
-        table = nl.probe(nl.convert(wide_resnet(22, 4), scheme), torch.randn(8, 3, 32, 32), ["signal"]).signal
-        stream = table["sum_second_moment"].to_numpy()
-        # Projections, with which every third block starts, begin a stream anew.
-        grown += [stream[block] / stream[block - 1] for block in (1, 2, 4, 5, 7, 8)]
-        first.append(table["skip_second_moment"][0])
-    assert sum(grown) / len(grown) == pytest.approx(growth, rel=0.1 if growth > 1 else 1e-6)
-    assert sum(first) / 3 == pytest.approx(1, rel=0.1)
-
-
-def test_the_stream_of_a_v1_network() -> None:
-    """Behind the stem's ReLU 1/2, which branches of zero keep and option A halves at both of its places."""
-    torch.manual_seed(0)
-    for scheme, column, expected, rounding in (
-        ("skipinit", "sum_second_moment", [0.5] * 3 + [0.25] * 3 + [0.125] * 3, 0.25),
-        ("skipinit(alpha=1)", "branch_second_moment", [1], 0.35),
-    ):
-        table = nl.probe(nl.convert(resnet_cifar(20), scheme), torch.randn(32, 3, 32, 32), ["signal"]).signal
-        assert table[column].to_numpy()[: len(expected)] == pytest.approx(expected, rel=rounding)
-
-
 def test_what_no_norm_reads_further_on_stays() -> None:
     """In `dense` the classifier reads the stream itself, so that stem and branch ends have a scale of their own."""
     model = dense(2, 20, in_features=6, branch_layers=2)
@@ -125,44 +92,14 @@ def test_fresh_weights_are_scaled_and_trained_ones_left_bit_for_bit(scheme: str)
     assert all(part in said.what for part in ("blocks.0.norm1", "keep_scale='all'", "nl.fold"))
 
 
-def test_statistics_tell_of_a_norm_that_learns_nothing() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, affine=False), nn.ReLU(), nn.Linear(6, 2))
-    x = torch.randn(8, 6)
-    assert "0.weight" in altered(model, nl.convert(model, "none", x))
-    model(3 + x)
-    assert not altered(model, nl.convert(model, "none", x))
-
-
-def test_plan_says_what_convert_does_and_reads_the_values() -> None:
-    model = wide_resnet(10, 1)
-    net = nl.convert(model, "skipinit")
-    said = [change for change in nl.plan(model, "skipinit") if "KeepScale" in change.edit]
-    assert len(said) == 9
-    for change in said:
-        ratio = (net.get_parameter(f"{change.path}.weight") / model.get_parameter(f"{change.path}.weight")).mean()
-        assert change.what.startswith(f"weight × {float(ratio.detach()):.4g}: second moment 1 ")
-    assert str(said[0]).startswith("KeepScale(weights='fresh'): stem: weight × ")
-    with torch.device("meta"):
-        without_values = wide_resnet(10, 1)
-    assert next(nl.convert(without_values, "skipinit").parameters()).is_meta
-    assert nl.plan(without_values, "skipinit")[0].what == "left: its weights have no values on the device meta"
-
-
 SIZES: dict[str, Any] = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 GPT2: dict[str, Any] = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "use_cache": False}
-VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "depth": 2}
 NETWORKS: dict[str, tuple[Callable[..., Any], int]] = {
     "resnet18": (torchvision.models.resnet18, 64),
-    "mobilenet_v2": (torchvision.models.mobilenet_v2, 64),
-    "regnetx_002": (lambda **classes: timm.create_model("regnetx_002", **classes), 64),
-    "resnetv2": (lambda **classes: timm.create_model("resnetv2_50", layers=(1, 1, 1, 1), **classes), 64),
     "convnext": (lambda **classes: timm.create_model("test_convnext", **classes), 64),
-    "coatnet": (lambda **classes: timm.create_model("test_coatnet", img_size=64, **classes), 64),
-    "vit": (lambda **classes: timm.create_model("vit_tiny_patch16_224", **VIT, **classes), 32),
     "bert": (lambda **_: BertForSequenceClassification(BertConfig(**SIZES, intermediate_size=128)), 0),
     "gpt2": (lambda **_: GPT2LMHeadModel(GPT2Config(**GPT2)), 0),
 }
-QUICK = ("resnet18", "convnext", "vit", "gpt2")
 
 
 def built(name: str) -> tuple[Any, Tensor]:
@@ -181,9 +118,7 @@ def spread(net: nn.Module, x: Tensor) -> float:
     return float((found if isinstance(found, Tensor) else found.logits).std())
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
-)
+@pytest.mark.parametrize("name", ["resnet18", "convnext", "gpt2"])
 def test_logits_have_the_scale_of_the_normalized_networks(name: str) -> None:
     model, x = built(name)
     mapped = nl.residual_map(model, x[:2])
@@ -198,18 +133,6 @@ def test_logits_have_the_scale_of_the_normalized_networks(name: str) -> None:
 
 def plan_of(model: nn.Module, x: Tensor) -> dict[str, Change]:
     return {change.path: change for change in nl.plan(model, "none", x[:2]) if "KeepScale" in change.edit}
-
-
-def test_a_class_token_and_its_position_have_a_factor_of_their_own() -> None:
-    """A layer norm looks at each position by itself, and timm draws the token with a deviation of a millionth."""
-    model, x = built("vit")
-    net, stream = nl.convert(model, "none", x[:2]), list[Tensor]()
-    net.get_submodule("blocks.0").register_forward_hook(lambda _, inputs, output: stream.append(inputs[0]))
-    spread(net, x)
-    by_position = stream[0].square().mean((0, 2))
-    assert float(by_position[0]) == pytest.approx(1, rel=1e-4)
-    assert float(by_position[1:].mean()) == pytest.approx(1, rel=0.2)
-    assert set(plan_of(model, x)) == {"patch_embed.proj", "pos_embed", "cls_token"}
 
 
 def test_embeddings_that_a_norm_adds_up_have_one_factor_and_a_tied_one_goes_half_of_the_way() -> None:
@@ -228,14 +151,3 @@ def test_embeddings_that_a_norm_adds_up_have_one_factor_and_a_tied_one_goes_half
     close(net.transformer.wte.weight.detach(), tied * scale)
     assert net.lm_head.weight is net.transformer.wte.weight
     assert "makes the logits too" in plan_of(model, x)["transformer.wte.weight"].what
-
-
-def test_zero_gammas_leave_branches_that_learn() -> None:
-    """timm starts the last γ of each branch at 0, which a multiplier stands for: the branch itself is not 0."""
-    model, x = timm.create_model("resnet18", num_classes=10, zero_init_last=True), torch.randn(4, 3, 64, 64)
-    net, outputs = nl.convert(model, "skipinit(alpha=1)", x), list[float]()
-    # At once: the sum overwrites it.
-    hook: Callable[..., None] = lambda _, inputs, output: outputs.append(float(output.square().mean()))  # noqa: E731
-    net.get_submodule("layer1.0.conv2").register_forward_hook(hook)
-    spread(net, x)
-    assert 0.3 < outputs[0] < 3

@@ -48,19 +48,6 @@ def test_growth_over_depth_is_a_warning() -> None:
         nl.convert(model, "skipinit", X)
 
 
-def test_the_check_leaves_no_trace() -> None:
-    model, state = branches(), torch.get_rng_state()
-    model[4].weight.grad = torch.ones(3, 8)
-    state = torch.get_rng_state()
-    net = nl.convert(model, "fixup", X)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not net.get_parameter("4.weight").any()
-    assert not net.get_parameter("1.g.weight").any()
-    assert net.get_parameter("1.g.multiplier").item() == 1
-    assert torch.equal(model[4].weight.grad, torch.ones(3, 8))
-    assert all(parameter.grad is None for parameter in net.parameters())
-
-
 def with_gain(kind: str) -> nn.Module:
     """x + g(f(x)), the last weight divided by its own norm times a gain, by torch or in forward code."""
     if kind == "parametrized":
@@ -121,19 +108,6 @@ def test_tiny_learned_factors_start_at_one(make: Callable[[], Tensor], scheme: s
 def test_trained_and_large_factors_stay() -> None:
     for make in (lambda: torch.linspace(1e-6, 1e-3, 8), lambda: torch.full((8,), 0.1)):
         assert torch.equal(nl.convert(factored(make), "fixup", X)[1].factor, make())  # type: ignore[no-untyped-call]
-
-
-def test_a_zero_layer_at_the_end_takes_a_multiplier_of_one_and_inputs_of_zero_tell_nothing() -> None:
-    last = nn.Linear(8, 8)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
-    model = nn.Sequential(nn.Linear(8, 8, bias=False), written(lambda m, x: x + m.g(F.relu(m.f(x))), "f", g=last))
-    net = nl.convert(model, "as_written + BranchMultiplier(init=1.0)", X)
-    close(net(X), model(X))
-    net(X).square().sum().backward()
-    assert net.get_parameter("1.g.weight").grad.any()  # type: ignore[union-attr]
-    nn.init.zeros_(model.get_parameter("1.f.bias"))
-    assert nl.convert(model, "as_written + BranchMultiplier(init=0.0)", torch.zeros(4, 8)) is not None
 
 
 class Silence(Edit):

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from gallery import ROWS
 from torch import Tensor, nn
 
 import normless as nl
-from normless.nn.memory_order import MemoryOrder, in_order, order_of
-from normless.residual.memory_order import output_order
 
 
 class ImageNorm(nn.LayerNorm):
@@ -24,16 +21,6 @@ class ImageNorm(nn.LayerNorm):
 class CopyingNorm(ImageNorm):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).contiguous()
-
-
-class VolumeNorm(nn.LayerNorm):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
-
-
-class ScaledNorm(nn.LayerNorm):
-    def forward(self, x: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x) * scale
 
 
 class Block(nn.Module):
@@ -67,39 +54,3 @@ def test_weight_layers_read_the_order_that_they_read_before(scheme: str, norm: t
     converted = nl.convert(net, scheme, x)
     for order in (torch.contiguous_format, torch.channels_last):
         assert orders_read(converted, x.to(memory_format=order)) == orders_read(net, x.to(memory_format=order))
-
-
-NORMS: list[tuple[nn.Module, tuple[int, ...] | None, str | None]] = [
-    (nn.LayerNorm(4), (2, 5, 3, 4), "contiguous"),
-    (nn.RMSNorm(4), (2, 5, 4), "contiguous"),
-    (ImageNorm(4), (2, 4, 5, 3), "channels_last"),
-    (CopyingNorm(4), (2, 4, 5, 3), "contiguous"),
-    (VolumeNorm(4), (2, 4, 5, 3, 2), "channels_last_3d"),
-    (nn.BatchNorm2d(4), (2, 4, 5, 3), None),
-    (nn.BatchNorm2d(4), (2, 4, 1, 1), None),
-    (nn.GroupNorm(2, 4), (2, 4, 5, 3), None),
-    (nn.LayerNorm(4), (2, 4), None),
-    (ImageNorm(4), None, "channels_last"),
-    (ScaledNorm(4), (2, 5, 4), None),
-]
-
-
-def test_the_order_of_a_norms_output_is_found_or_unknown() -> None:
-    assert [output_order(norm, shape) for norm, shape, _ in NORMS] == [order for *_, order in NORMS]
-
-
-def test_the_order_changes_no_value_and_no_gradient() -> None:
-    x = torch.randn(2, 4, 5, 3, dtype=torch.float64, requires_grad=True)
-    for order in ("contiguous", "channels_last", "channels_last_3d"):
-        module = MemoryOrder(order)
-        assert torch.equal(module(x.transpose(2, 3)), x.transpose(2, 3))
-        assert torch.autograd.gradcheck(module, (x,))
-    assert order_of(MemoryOrder("channels_last")(x)) == "channels_last"
-    assert in_order(x, "contiguous") is x
-    assert in_order(x[0], "channels_last").shape == x[0].shape
-
-
-def test_batch_norms_leave_plain_identities() -> None:
-    row = ROWS["weight norm"]
-    net = nl.convert(row.network(), "skipinit", *row.example()[0])
-    assert type(net.get_submodule("1.norm2")) is nn.Identity

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 from edit_helpers import close
-from errors.edits_of_norms import NoisyBatchNorm
 from gallery.norms import ConvBlock, GeluLayerNorm, LeakyBatchNorm, SwishGroupNorm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.errors import EvaluationOnlyWarning
 
 WIDTH = 8
 ROWS = torch.randn(6, WIDTH)
@@ -57,20 +55,12 @@ def in_place(m: Any, x: Tensor) -> Tensor:
     return x.add_(m.b)
 
 
-def standardized(m: Any, x: Tensor) -> Any:
-    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5) * m.g + m.b
-
-
 def gain_before_a_root_mean_square(m: Any, x: Tensor) -> Any:
     return (x * m.g) * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
 
 
 def gain_before_a_sum_of_squares(m: Any, x: Tensor) -> Any:
     return (m.g * x).view_as(x) / (x * x).sum(-1, keepdim=True).sqrt()
-
-
-def nothing_learned(m: Any, x: Tensor) -> Any:
-    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True) + 1e-5)
 
 
 def root_mean_square(m: Any, x: Tensor) -> Any:
@@ -105,22 +95,14 @@ def torchs_batch_norm(m: Any, x: Tensor) -> Any:
     return F.batch_norm(x, m.mean, m.var, m.g, m.b, m.training)
 
 
-def of_unit_length(x: Tensor) -> Tensor:
-    return F.normalize(x, dim=-1)
-
-
-def by_a_function(m: Any, x: Tensor) -> Any:
-    return of_unit_length(x) * m.g
-
-
 OF_LENGTH = 1 / sqrt(WIDTH)
 # The formula, the name of its layer, and what x is multiplied with once the norm is removed.
 FORMULAS: list[tuple[Formula, str, float]] = [
-    (standardized, "g", 1), (gain_before_a_root_mean_square, "g", 1), (gain_before_a_sum_of_squares, "g", OF_LENGTH),
-    (nothing_learned, "norm", 1), (both_statistics, "g", 1), (in_place, "g", 1), (root_mean_square, "g", 1),
+    (gain_before_a_root_mean_square, "g", 1), (gain_before_a_sum_of_squares, "g", OF_LENGTH),
+    (both_statistics, "g", 1), (in_place, "g", 1), (root_mean_square, "g", 1),
     (pixel_norm, "norm", 1), (length_times_width, "g", 1), (unit_vector_with_gain, "g", OF_LENGTH),
     (stored_statistics, "g", 1), (torchs_layer_norm, "layer_norm", 1), (torchs_rms_norm, "rms_norm", 1),
-    (torchs_batch_norm, "batch_norm", 1), (by_a_function, "g", OF_LENGTH),
+    (torchs_batch_norm, "batch_norm", 1),
 ]  # fmt: skip
 
 
@@ -141,28 +123,6 @@ def test_a_norm_written_out_is_removed(formula: Formula, name: str, length: floa
     assert not any(name in named for layer in mapped.layers() if layer.kind == "norm" for name in layer.parameters)
 
 
-class Reversible(nn.Module):
-    """A forecast of standardized data that gets the scale of the data back; directions; raw data standardized."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.f, self.head = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.stem((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True))
-        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
-        x = (x - mean) / std
-        x = x + self.f(F.normalize(x, dim=-1)) * F.normalize(x, p=1, dim=-1)
-        return self.head(x) * std + mean
-
-
-def test_what_only_divides_by_a_statistic_is_no_norm() -> None:
-    mapped = nl.residual_map(Reversible(), ROWS)
-    assert mapped.norms == {}
-    assert [layer.path for layer in mapped.layers()] == ["stem", "f", "head"]
-    nl.convert(Reversible(), "fixup(rescale=False)", ROWS)
-
-
 class ActivatedBatchNorm(nn.Module):
     """No subclass of torch's batch norm, with the activation in place (Rota Bulò et al. 2018)."""
 
@@ -179,29 +139,11 @@ class ActivatedBatchNorm(nn.Module):
         return F.elu(x, alpha=0.5, inplace=True) if self.activation == "elu" else x
 
 
-class ReluRootNorm(nn.Module):
-    """Written out, a constant factor its own."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(width, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(F.normalize(x, dim=1) * WIDTH**0.5 * self.gain).clamp(max=2)
-
-
-class ActivatedBefore(nn.BatchNorm2d):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(torch.tanh(x))
-
-
 KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
     "leaky": (lambda: LeakyBatchNorm(WIDTH), lambda y: F.leaky_relu(y, 0.2)),
     "activated": (lambda: ActivatedBatchNorm(WIDTH), lambda y: F.elu(y, 0.5)),
     "swish": (lambda: SwishGroupNorm(2, WIDTH), lambda y: 0.5 * F.silu(y)),
     "gelu": (lambda: GeluLayerNorm(WIDTH), lambda y: F.gelu(y, approximate="tanh")),
-    "root": (lambda: ReluRootNorm(WIDTH), lambda y: torch.relu(y).clamp(max=2)),
-    "before": (lambda: ActivatedBefore(WIDTH), torch.tanh),
 }
 
 
@@ -217,8 +159,8 @@ def test_functions_of_norms_stay_where_they_were(kind: str) -> None:
     model, x = built(make)
     mapped = nl.residual_map(model, x)
     inner = [layer for layer in mapped.layers() if layer.path.startswith("1:") and layer.kind == "activation"]
-    assert bool(inner) == (kind != "before")
-    assert not inner or mapped.by_path["2.conv1"].input != "1"
+    assert inner
+    assert mapped.by_path["2.conv1"].input != "1"
     net = nl.convert(model, "none(keep_scale=False)", x, residual_map=mapped)
     h = function(model[0](x))
     for block in model[2:4]:
@@ -229,36 +171,8 @@ def test_functions_of_norms_stay_where_they_were(kind: str) -> None:
     assert torch.equal(net.train()(x), net(x)) == (kind != "gelu")
     pointwise: Any = nl.convert(model, "dyt(alpha=0.5)", x, residual_map=mapped)
     h = model[0](x)
-    close(pointwise[1](h), torch.tanh(0.5 * function(h)) if kind == "before" else function(torch.tanh(0.5 * h)))
+    close(pointwise[1](h), function(torch.tanh(0.5 * h)))
     assert torch.isfinite(nl.convert(model, "fixup", x, residual_map=mapped)(x)).all()
-
-
-@pytest.mark.parametrize("kind", ["leaky", "activated"])
-def test_batch_norms_of_new_classes_have_variants_and_are_frozen_and_folded(kind: str) -> None:
-    make, function = KEPT[kind]
-    model, x = built(make)
-    for norm in (model[1], model[2].norm1, model[3].norm1):
-        nn.init.uniform_(norm.weight, 0.5, 1.5)
-        norm.running_mean.normal_()
-        norm.running_var.uniform_(0.5, 1.5)
-    h = model[0](x)
-    for scheme in ("group_norm(groups=2)", "ghost_batch_norm(size=2)", "plain_batch_norm"):
-        net: Any = nl.convert(model, scheme, x)
-        close(net[1](h), function(net[1].norm(h)))
-        assert torch.equal(net[1].norm.weight, model[1].weight)
-        assert net[1].norm.eps == model[1].eps
-        if "group" not in scheme:
-            close(net(x), model(x))
-    for frozen in (nl.freeze(model), nl.fold(model, x)[0]):
-        for training in (False, True):
-            close(frozen.train(training)(x), model(x), rtol=1e-4, atol=1e-4)
-
-
-def test_a_norm_of_its_own_in_training_is_frozen_with_a_warning() -> None:
-    model, x = built(lambda: NoisyBatchNorm(WIDTH))
-    with pytest.warns(EvaluationOnlyWarning, match="1 is a NoisyBatchNorm .* in training"):
-        frozen = nl.freeze(model)
-    close(frozen(x), model(x))
 
 
 class PreActivation(nn.Module):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 from trained_health import Normed, fitted, images, kinds, quick, row
-from written_networks import Written
 
 import normless as nl
 from normless.health.fit import Fit
@@ -33,7 +32,7 @@ def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None
     assert set(report.table["layer"]) >= {"norm", "blocks.0", "blocks.1.conv2", "head"}
 
 
-@pytest.mark.parametrize("kind", [nn.ReLU, nn.GELU, nn.ReLU6])
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.GELU])
 def test_dead_units_are_counted_as_by_hand(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 20), kind(), nn.Linear(20, 20), kind(), nn.Linear(20, 3))
@@ -49,18 +48,6 @@ def test_dead_units_are_counted_as_by_hand(kind: type[nn.Module]) -> None:
     assert found.where == ("2",)
     assert (found.evidence["count"], found.evidence["of"]) == (constant, 20)
     assert row(report, "2")["dead"] == constant / 20
-
-
-def test_few_dead_units_are_advice_and_units_that_fire_in_one_batch_are_alive() -> None:
-    torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(8, 20), nn.ReLU(), nn.Linear(20, 3)), torch.randn(64, 8)
-    with torch.no_grad():
-        nn.init.constant_(net[0].bias, 1.0)
-        net[0].bias[:2] -= net[0](x).amax(0)[:2] + 0.01
-    report = quick(net, [x])
-    assert report.healthy
-    assert [(found.kind, found.evidence["count"]) for found in report.advice] == [("dead_units", 2)]
-    assert not quick(net, [x, 3 * x]).advice
 
 
 def emptied(net: Any) -> None:
@@ -109,7 +96,7 @@ def test_the_first_finding_is_what_was_done(name: str) -> None:
         assert report.checks[-1].name == "everything else"
 
 
-def test_saturated_values_are_counted_and_gates_and_outputs_are_not() -> None:
+def test_saturated_values_are_counted_and_outputs_are_not() -> None:
     torch.manual_seed(0)
     x = torch.randn(200, 6)
     net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4), nn.Sigmoid())
@@ -120,27 +107,6 @@ def test_saturated_values_are_counted_and_gates_and_outputs_are_not() -> None:
     assert [(found.kind, found.where) for found in report.findings] == [("saturated_units", ("2",))]
     share = float((net[:4](x).abs() > 0.98).double().mean())
     assert report.findings[0].evidence["share"] == pytest.approx(share, abs=1e-9)
-
-    def gates(m: Any, x: Tensor) -> Tensor:
-        gate = torch.sigmoid(m.gate(x)).unflatten(1, (4, 4)).flatten(1)
-        return m.head(m.value(x) * gate)  # type: ignore[no-any-return]
-
-    gated: Any = Written(gates, gate=nn.Linear(6, 16), value=nn.Linear(6, 16), head=nn.Linear(16, 4))
-    with torch.no_grad():
-        gated.gate.weight.mul_(500)
-    assert quick(gated, [x]).healthy
-
-
-def test_a_small_layer_scale_is_alive() -> None:
-    def scaled(start: float) -> nn.Module:
-        torch.manual_seed(0)
-        scale = nn.Parameter(start * torch.linspace(0.5, 1.5, 8))
-        parts = {"layer": nn.Linear(8, 8), "head": nn.Linear(8, 3), "scale": scale}
-        return Written(lambda m, x: m.head(x + m.scale * torch.tanh(m.layer(x))), **parts)
-
-    x = torch.randn(64, 8)
-    assert nl.diagnose_trained(scaled(0.05), [x]).healthy
-    assert kinds(nl.diagnose_trained(scaled(1e-6), [x])) == ["idle_branch"]
 
 
 def test_the_misfit_is_the_divergence_of_two_normal_distributions() -> None:
@@ -159,7 +125,7 @@ def test_the_misfit_is_the_divergence_of_two_normal_distributions() -> None:
     assert wide.misfit().tolist() == pytest.approx(halved.tolist(), rel=0.1)
 
 
-@pytest.mark.parametrize("path", ["norm", "blocks.0.norm2", "blocks.1.norm1"])
+@pytest.mark.parametrize("path", ["norm", "blocks.1.norm1"])
 def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
     net = fitted()
     norm = net.get_submodule(path)
@@ -181,20 +147,6 @@ def test_other_preprocessing_is_recognized_with_its_scale() -> None:
     assert found.evidence["scale"] == pytest.approx(3, rel=0.1)
     assert found.evidence["offset"] == pytest.approx(2, rel=0.2)
     assert quick(net, images()).healthy
-
-
-def test_statistics_of_few_examples_are_not_judged() -> None:
-    report = quick(fitted(), [x[:4] for x, _ in images(2)])
-    assert next(check for check in report.checks if check.name == "running statistics").asked is False
-
-
-def test_results_that_are_not_finite_are_placed() -> None:
-    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    with torch.no_grad():
-        net[0].weight.copy_(torch.eye(4))
-        net[2].weight.fill_(3e38)
-    report = quick(net, [torch.rand(16, 4) + 1])
-    assert [(found.kind, found.where) for found in report.findings] == [("not_finite", ("2",))]
 
 
 def test_a_branch_is_removed_as_by_hand() -> None:
@@ -219,30 +171,6 @@ def test_a_branch_is_removed_as_by_hand() -> None:
         ]
     branch, skip = (sum(parts) for parts in zip(*squares, strict=True))
     assert measured[0]["ratio"] == pytest.approx(float(branch / skip) ** 0.5, rel=1e-5)
-
-
-def test_a_branch_that_adds_in_place_is_removed_too() -> None:
-    def in_place(m: Any, x: Tensor) -> Tensor:
-        x = m.first(x)
-        x += torch.tanh(m.layer(x))
-        return m.head(x)  # type: ignore[no-any-return]
-
-    net: Any = Written(in_place, first=nn.Linear(6, 6), layer=nn.Linear(6, 6), head=nn.Linear(6, 3))
-    x = torch.randn(32, 6)
-    report = nl.diagnose_trained(net, [x])
-    with torch.no_grad():
-        out, without = net(x), net.head(net.first(x))
-    (block,) = report.table[report.table["kind"] == "block"].to_dict("records")
-    assert block["removal"] == pytest.approx(float((without - out).norm() / (out - out.mean(0)).norm()), rel=1e-4)
-
-
-def test_layers_that_are_the_identity() -> None:
-    torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6, bias=False), nn.Linear(6, 6), nn.Linear(6, 3))
-    with torch.no_grad():
-        plain[2].weight.copy_(torch.eye(6))
-    report = nl.diagnose_trained(plain, [torch.randn(32, 6)])
-    assert [(found.kind, found.where) for found in report.findings] == [("identity_layer", ("2",))]
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(12), nn.RMSNorm(12, eps=1e-6)])

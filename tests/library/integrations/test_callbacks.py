@@ -41,7 +41,7 @@ def examples() -> list[dict[str, Tensor]]:
     return [{"x": torch.randn(6, generator=generator), "labels": torch.tensor(number % 3)} for number in range(32)]
 
 
-def trained(folder: Path, steps: int, resume: bool = False, **options: Any) -> tuple[nn.Module, nl.Removal]:
+def trained(folder: Path, steps: int, resume: bool = False) -> tuple[nn.Module, nl.Removal]:
     """Train by the Trainer; its batches follow from the seed."""
     from normless.integrations import TrainerRemoval
 
@@ -49,8 +49,8 @@ def trained(folder: Path, steps: int, resume: bool = False, **options: Any) -> t
     model = Classifier()
     batch = {name: torch.stack([example[name] for example in examples()[:4]]) for name in ("x", "labels")}
     callback = TrainerRemoval(batch, **OPTIONS)
-    options |= {"per_device_train_batch_size": 4, "learning_rate": 0.01, "lr_scheduler_type": "constant"}
-    options |= {"save_steps": 3, "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    options: dict[str, Any] = {"per_device_train_batch_size": 4, "learning_rate": 0.01, "save_steps": 3}
+    options |= {"lr_scheduler_type": "constant", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
     arguments = TrainingArguments(str(folder), max_steps=steps, **options)
     trainer = Trainer(model, arguments, train_dataset=examples(), callbacks=[callback])
     trainer.train(resume_from_checkpoint=resume)
@@ -69,13 +69,6 @@ def test_the_trainer_of_transformers_removes_norms_and_resumes(tmp_path: Path) -
     (tmp_path / "parts" / "checkpoint-6" / "removal.pt").unlink()
     with pytest.raises(nl.RecipeError, match="the state of its removal is not in"):
         trained(tmp_path / "parts", 8, resume=True)
-
-
-@pytest.mark.filterwarnings("ignore:.*pin_memory")
-def test_accumulated_gradients_of_the_trainer(tmp_path: Path) -> None:
-    _, removal = trained(tmp_path, 5, gradient_accumulation_steps=2, save_strategy="no")
-    assert removal.done
-    assert [freezing.step for freezing in removal.history] == [2, 3]
 
 
 def lightning_module() -> Any:

@@ -35,7 +35,6 @@ def converted(scheme: str = "skipinit", name: str = "hf BERT") -> tuple[Any, Any
     [
         ("hf BERT", "batch_norm_sqrt2"),
         ("hf GPT-2", "skipinit"),
-        *(pytest.param(name, "batch_norm_sqrt2", marks=pytest.mark.slow) for name in ("hf ViT", "hf Swin")),
     ],
 )
 def test_a_conversion_is_kept_by_save_pretrained_and_refused_by_from_pretrained(
@@ -54,25 +53,6 @@ def test_a_conversion_is_kept_by_save_pretrained_and_refused_by_from_pretrained(
         type(model).from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="has model type `normless`"):
         hf.AutoModel.from_pretrained(tmp_path)
-
-
-def test_a_folder_of_the_original_is_replaced_and_the_original_saves_itself(tmp_path: Path) -> None:
-    model, inputs = network("hf BERT")
-    model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path) is not None
-    nl.convert(model, "fixup", **inputs).save_pretrained(tmp_path)
-    with pytest.raises(OSError, match="normless"):
-        type(model).from_pretrained(tmp_path)
-
-
-def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
-    _, net, _ = converted()
-    with pytest.raises(nl.RecipeError, match="push_to_hub"):
-        net.save_pretrained(tmp_path, push_to_hub=True)
-    with pytest.raises(nl.RecipeError, match="shapes"):
-        net.save_pretrained(tmp_path, state_dict={name: one[:0] for name, one in net.state_dict().items()})
-    net.save_pretrained(tmp_path, is_main_process=False)
-    assert list(tmp_path.iterdir()) == []
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import pickle
 from copy import deepcopy
-from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -182,44 +181,6 @@ class Keeping(Called):
         return self.fusion(x, self.two(x))
 
 
-class OfADictionary(Keeping):
-    def keep(self) -> None:
-        self.ways = {"mean": self._mean, "add": self._add}
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        x = self.ways["add"](x, self.one(x) * scale)
-        return x + self.two(x)
-
-
-class Partially(Keeping):
-    def keep(self) -> None:
-        self.fusion = partial(self._add, factor=1.0)
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        x = self.fusion(x, self.one(x) * scale)
-        return x + self.two(x)
-
-
-class Peeking(Called):
-    """Reads an argument without naming it, and adds in place."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        y = self.one(x) * locals()["scale"]
-        y += x
-        return y + self.two(y)
-
-
-class InClosure(Called):
-    """Reads an argument, and adds, in a function of its own."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        def plus(y: Tensor) -> Tensor:
-            return x + y * scale
-
-        x = plus(self.one(x))
-        return x + self.two(x)
-
-
 class ByValue(Called):
     """Computes by values of shapes and by its mode."""
 
@@ -230,24 +191,6 @@ class ByValue(Called):
         if self.training:
             y = y * 1.0
         x = torch.add(y * scale, x)
-        return x + self.two(x)
-
-
-def untouched(function: Any) -> Any:
-    """A decorator."""
-
-    @wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return 2 * function(*args, **kwargs) / 2
-
-    return wrapper
-
-
-class Decorated(Called):
-    @untouched
-    @torch.no_grad()
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        x = x + self.one(x) * scale
         return x + self.two(x)
 
 
@@ -262,8 +205,7 @@ class Checkpointed(Called):
         return checkpoint(self._run, x, scale, use_reentrant=False)
 
 
-KINDS = [Called, Nested, Static, Method, Inherited, InLoop, Processed, Keeping, OfADictionary, Partially, Peeking]
-KINDS += [InClosure, ByValue, Decorated, Checkpointed]
+KINDS = [Called, Nested, Static, Method, Inherited, InLoop, Processed, Keeping, ByValue, Checkpointed]
 HALVED = nl.Scheme("halved", (ScaleSums(0.5),))
 
 
@@ -287,53 +229,6 @@ def test_every_sum_is_a_module_of_its_own(kind: type[Called]) -> None:
             close(ours, torch.autograd.grad(expected.sum(), block.first[0].weight)[0])  # type: ignore[arg-type]
     if kind is not Checkpointed:
         close(torch.export.export(net.eval(), (X,)).module()(X), net(X))
-
-
-@pytest.mark.parametrize(
-    ("kind", "scheme"),
-    [(Static, "skipinit"), (Inherited, "skipinit(alpha=1, keep_scale=False)"), (Processed, "fixup")],
-)
-def test_the_schemes_take_them(kind: type[Called], scheme: str) -> None:
-    model: Any = nn.Sequential(nn.Linear(4, 4), kind(), kind())
-    net = nl.convert(model, scheme, X)
-    assert not any(isinstance(module, nn.BatchNorm1d) for module in net.modules())
-    h = model[0](X)
-    for block in model[1:] if "alpha=1" in scheme else ():
-        h = h + block.first(h)
-        h = h + block.second(h)
-    close(net(X), h)
-
-
-class WithoutName(Called):
-    """What it calls has no fixed name."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        return [added][0](x, self.one(x))
-
-
-def _make() -> Any:
-    def local_sum(x: Tensor, y: Tensor) -> Tensor:
-        return x + y
-
-    return local_sum
-
-
-local = _make()
-
-
-class Unnamed(Called):
-    """What it calls is a function of a function, which no other process can import."""
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        return local(x, self.one(x))
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"), [(WithoutName, r"`\[added\]\[0\]` does not"), (Unnamed, "local_sum does it")]
-)
-def test_a_function_without_a_name_is_refused_with_the_reason(kind: type[Called], said: str) -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=said):
-        nl.convert(kind(), HALVED, X)
 
 
 class Loop(nn.Module):

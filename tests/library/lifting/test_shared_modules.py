@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -95,93 +94,8 @@ def test_fixup_has_a_bias_for_every_place_of_one_activation(kind: type[nn.Module
     assert all(parameter.grad is not None for parameter in nets[0].parameters())
 
 
-class Joint(nn.Module):
-    """Two streams, and one product that the branches of both read, as in the transformer of Stable Diffusion 3."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(4), nn.LayerNorm(4)
-        self.query, self.key, self.left, self.right = (nn.Linear(4, 4) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Any:
-        a, b = x, x.flip(1)
-        mixed = torch.softmax(self.query(self.norm1(a)) + self.key(self.norm2(b)), -1)
-        return torch.cat([a + self.left(mixed), b + self.right(mixed)], 1)
-
-
-def test_a_layer_on_two_branches_has_one_bias() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), Joint())
-    assert all("1.query" in block.branch for block in nl.residual_map(model, X).blocks)
-    net: Any = nl.convert(model, "fixup", X)
-    biased = [name for name, _ in net.named_parameters() if name.endswith("input_bias")]
-    assert biased.count("1.query.input_bias") == biased.count("1.key.input_bias") == 1
-    close(net(X), torch.cat([net[0](X), net[0](X).flip(1)], 1))
-
-
-class PixelNorm(nn.Module):
-    """As the U-Net of Karras et al. (2024) normalizes."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5  # type: ignore[no-any-return]
-
-
-class NormsQueriesAndKeys(nn.Module):
-    """Attention whose queries, keys and values pass one norm, by `map`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.packed, self.out = PixelNorm(), nn.Linear(4, 12), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Any:
-        q, k, v = map(self.norm, self.packed(x).chunk(3, -1))
-        return x + self.out((q @ k.mT).softmax(-1) @ v)
-
-
 def unit_length(x: Tensor) -> Tensor:
     return F.normalize(x, dim=-1)
-
-
-class CosineAttention(nn.Module):
-    """Attention of queries and keys of unit length, as in the UViT of Hoogeboom et al. (2023)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.packed, self.out = nn.Linear(4, 12), nn.Linear(4, 4)
-        self.q_scale, self.k_scale = (nn.Parameter(torch.rand(4) + 1) for _ in range(2))
-
-    def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        q, k = map(unit_length, (q, k))
-        return q, k
-
-    def forward(self, x: Tensor) -> Any:
-        q, k, v = self.packed(x).chunk(3, -1)
-        q, k = self.of_unit_length(q, k)
-        q, k = q * self.q_scale, k * self.k_scale
-        return x + self.out((q @ k.mT).softmax(-1) @ v)
-
-
-class ByMethod(CosineAttention):
-    def unit_length(self, x: Tensor) -> Tensor:
-        return x / x.norm(dim=-1, keepdim=True)  # type: ignore[no-any-return]
-
-    def of_unit_length(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        q, k = map(self.unit_length, (q, k))
-        return q, k
-
-
-@pytest.mark.parametrize("kind", [NormsQueriesAndKeys, CosineAttention, ByMethod])
-def test_norms_of_one_place_are_removed_together(kind: Callable[[], nn.Module]) -> None:
-    model: Any = nn.Sequential(nn.Linear(4, 4), kind())
-    mapped = nl.residual_map(model, X)
-    directed = kind is not NormsQueriesAndKeys
-    assert (["1:q_scale", "1:k_scale"] if directed else ["1.norm"]) == list(mapped.directions or mapped.norms)
-    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False, norms='all')", X, residual_map=mapped)
-    h = model[0](X)
-    # The factor 1/√4 of a direction in four dimensions stays for each.
-    q, k, v = model[1].packed(h).chunk(3, -1)
-    expected = h + 0.5 * model[1].out((q @ k.T / (4 if directed else 1)).softmax(-1) @ v)
-    for one in (net, deepcopy(net)):
-        close(one(X), expected)
 
 
 class NormAtTop(nn.Module):

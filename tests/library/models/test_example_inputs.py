@@ -14,14 +14,10 @@ from normless.models.spec import build_model, build_with_inputs
 @pytest.mark.parametrize(
     ("spec", "shape"),
     [
-        ("normless:wide_resnet(depth=10)", (2, 3, 32, 32)),
         ("normless:wide_resnet(depth=10, in_channels=1)", (2, 1, 32, 32)),
-        ("normless:dense(depth=1, width=4)", (2, 3, 32, 32)),
         ("normless:dense(depth=1, width=4, in_features=30)", (2, 30)),
-        ("torchvision:squeezenet1_1", (2, 3, 224, 224)),
         ("timm:resnet10t", (2, 3, 176, 176)),
         ("timm:test_resnet(in_chans=1)", (2, 1, 160, 160)),
-        ("timm:test_vit(img_size=96)", (2, 3, 96, 96)),
         ("timm:test_vit(img_size=(64, 96))", (2, 3, 64, 96)),
     ],
 )
@@ -32,30 +28,6 @@ def test_inputs_have_the_shape_that_the_network_is_made_for(spec: str, shape: tu
     assert inputs.std().item() == pytest.approx(1, rel=0.2)
     with torch.no_grad():
         assert model.eval()(inputs).shape[0] == 2
-
-
-def test_inputs_are_always_the_same_and_draw_nothing_from_the_global_generator() -> None:
-    torch.manual_seed(1)
-    build_model("normless:dense(depth=1, width=4)", image_shape=(3, 32, 32))
-    state = torch.get_rng_state()
-    torch.manual_seed(1)
-    _, first = build_with_inputs("normless:dense(depth=1, width=4)")
-    assert torch.equal(torch.get_rng_state(), state)
-    _, second = build_with_inputs("normless:dense(depth=1, width=4)")
-    assert isinstance(first, Tensor)
-    assert isinstance(second, Tensor)
-    assert torch.equal(first, second)
-
-
-def test_a_given_shape_wins(tmp_path: Path) -> None:
-    model, inputs = build_with_inputs("normless:wide_resnet(depth=10)", image_shape=(1, 8, 9))
-    assert isinstance(inputs, Tensor)
-    assert inputs.shape == (2, 1, 8, 9)
-    assert model(inputs).shape == (2, 10)
-    file = tmp_path / "mine.py"
-    file.write_text("import torch\ndef net():\n    return torch.nn.Flatten(), torch.ones(2, 7)\n")
-    assert build_with_inputs(f"{file}:net", image_shape=(1, 2, 3))[1].shape == (2, 1, 2, 3)  # type: ignore[union-attr]
-    assert build_with_inputs(f"{file}:net")[1].shape == (2, 7)  # type: ignore[union-attr]
 
 
 def test_a_file_may_return_its_inputs(tmp_path: Path) -> None:

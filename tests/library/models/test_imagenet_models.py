@@ -15,14 +15,9 @@ from normless.models.spec import build_model
 # torchvision's name of each network, and the arguments of ours.
 TORCHVISION: dict[str, dict[str, int]] = {
     "resnet18": {"depth": 18},
-    "resnet34": {"depth": 34},
     "resnet50": {"depth": 50},
-    "resnet101": {"depth": 101},
-    "resnet152": {"depth": 152},
     "resnext50_32x4d": {"depth": 50, "groups": 32, "width_per_group": 4},
-    "resnext101_32x8d": {"depth": 101, "groups": 32, "width_per_group": 8},
     "wide_resnet50_2": {"depth": 50, "width_per_group": 128},
-    "wide_resnet101_2": {"depth": 101, "width_per_group": 128},
 }
 
 

@@ -75,9 +75,3 @@ def test_the_other_networks_start_from_fan_out_and_torchs_classifier(name: str) 
     assert classifier.weight.var().item() == pytest.approx(bound**2 / 3, rel=0.05)
     assert classifier.bias.abs().max().item() <= bound
     assert classifier.bias.any()
-
-
-@pytest.mark.parametrize("name", FAN_IN_BY_DEFAULT)
-def test_the_networks_of_de_and_smith_start_from_fan_in_the_classifier_too(name: str) -> None:
-    default, stated = built(name), built(name, ", initialization=he_fan_in")
-    assert all(torch.equal(one, two) for one, two in zip(default.parameters(), stated.parameters(), strict=True))

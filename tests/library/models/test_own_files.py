@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from normless import models
-from normless.cli import main
 
 build_model: Any = models.build_model
 MINE = """
@@ -45,14 +44,6 @@ def test_a_file_imports_its_neighbours_and_those_of_no_other_file(name: str, tmp
     assert sys.path == before
 
 
-def test_a_failing_file_leaves_no_folder_on_the_path(tmp_path: Path) -> None:
-    before = list(sys.path)
-    (tmp_path / "mine.py").write_text("import hour_missing\n")
-    with pytest.raises(ModuleNotFoundError, match="hour_missing"):
-        build_model(f"{tmp_path / 'mine.py'}:net")
-    assert sys.path == before
-
-
 def test_a_network_in_a_file_is_copied(tmp_path: Path) -> None:
     file = _written(tmp_path / "a", 3)
     first, second = (build_model(f"{file}:NET") for _ in range(2))
@@ -62,10 +53,3 @@ def test_a_network_in_a_file_is_copied(tmp_path: Path) -> None:
         build_model(f"{file}:NET(width=3)")
     with pytest.raises(ValueError, match="WIDTH"):
         build_model(f"{file}:WIDTH")
-
-
-def test_the_commands_take_a_network_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "nets.py").write_text("from normless.models import resnet_cifar\nnet = resnet_cifar\n")
-    (tmp_path / "mine.py").write_text("from nets import net\nNET = net(8)\n")
-    assert main(["inspect", f"{tmp_path / 'mine.py'}:NET", "--schemes", "fixup"]) == 0
-    assert "resnet" not in capsys.readouterr().err

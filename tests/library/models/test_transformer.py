@@ -1,4 +1,4 @@
-"""The transformer against torch's own layers, its masks, its cache, its embeddings, and what it refuses."""
+"""The transformer against torch's own layers, with its masks and its cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.models import Transformer, transformer
-from normless.models.spec import build_model, build_with_inputs
 from normless.models.transformer import Attention
 
 Norm = Literal["pre", "post"]
@@ -32,9 +31,6 @@ def small(norm: Norm = "post", layers: int = 2, decoder_layers: int = 3, dropout
 
 def words(*shape: int) -> Tensor:
     return torch.randint(1, VOCABULARY, shape)
-
-
-# --- torch's own layers, given the same weights ------------------------------------------------------------------
 
 
 def copied(theirs: nn.MultiheadAttention, ours: Attention) -> None:
@@ -112,9 +108,6 @@ def test_logits_and_gradients_are_those_of_torchs_layers(norm: Norm) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7, msg=name)
 
 
-# --- shapes, masks, cache ----------------------------------------------------------------------------------------
-
-
 @given(norm=NORMS, steps=st.lists(st.integers(1, 4), min_size=1, max_size=5))
 @settings(deadline=None, max_examples=20)
 def test_cached_decoding_equals_the_uncached(norm: Norm, steps: list[int]) -> None:
@@ -137,42 +130,3 @@ def test_a_row_of_padding_alone_is_finite_and_harms_no_other(norm: Norm) -> None
     torch.testing.assert_close(logits[::2], model(source[::2], target[::2]))
     logits.square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-# --- embeddings, initialization, numbers of parameters -----------------------------------------------------------
-
-
-def test_one_matrix_embeds_both_languages_and_makes_the_logits() -> None:
-    model = transformer(5000, 1, 64, 2, 32, padding=3)
-    assert model.classifier.weight is model.embedding.weight
-    assert sum(name.endswith(("embedding.weight", "classifier.weight")) for name, _ in model.named_parameters()) == 1
-    assert model.embedding.weight.std().item() == pytest.approx(64**-0.5, rel=0.02)
-    assert not model.embedding.weight[3].any()
-
-
-# --- copies, text ------------------------------------------------------------------------------------------------
-
-
-def test_it_is_named_by_text_and_brings_its_inputs() -> None:
-    text = "normless:transformer(vocabulary=13, layers=1, width=8, heads=2, feed_forward=8, norm=pre, padding=4)"
-    model, inputs = build_with_inputs(text)
-    assert isinstance(model, Transformer)
-    assert model.encoder.norm is not None
-    assert isinstance(inputs, tuple)
-    source, target = inputs
-    assert (source.shape, target.shape, source.dtype) == ((2, 7), (2, 5), torch.int64)
-    assert all(one.min() >= 0 and one.max() < 13 and not (one == 4).any() for one in inputs)
-    assert all(torch.equal(one, other) for one, other in zip(inputs, model.example_inputs(), strict=True))
-    assert model(*inputs).shape == (2, 5, 13)
-    assert isinstance(build_model(text, classes=10, image_shape=(3, 8, 8)), Transformer)
-
-
-def test_dropout_is_at_the_branch_ends_and_on_the_embedded_tokens() -> None:
-    model = transformer(VOCABULARY, 2, WIDTH, HEADS, HIDDEN, dropout=0.3)
-    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
-    assert set(rates.values()) == {0.3}
-    assert len(rates) == 2 + 2 * 2 + 3 * 2
-    source, target = model.example_inputs()
-    assert not torch.equal(model(source, target), model(source, target))
-    model.eval()
-    assert torch.equal(model(source, target), model(source, target))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless.nn.affine import is_attention, one_element, with_input_bias
+from normless.nn.affine import one_element, with_input_bias
 
 
 def biased(first: float | None, last: float | None, **options: object) -> tuple[nn.MultiheadAttention, nn.Module]:
@@ -73,11 +73,3 @@ def test_values_and_gradients(
     with torch.no_grad():
         # The fused path of evaluation mode reads the same weights.
         torch.testing.assert_close(made.eval()(x, memory, memory)[0], expected.detach(), rtol=1e-9, atol=1e-10)
-
-
-def test_a_subclass_of_attention_is_another_layer() -> None:
-    class Own(nn.MultiheadAttention):
-        pass
-
-    assert is_attention(biased(0.1, None)[1])
-    assert not is_attention(Own(4, 1))

@@ -1,4 +1,4 @@
-"""Ghost, alternating, partial and frozen batch norm against torch's own layer, loops and the closed form."""
+"""Ghost, alternating and partial batch norm against torch's own layer, loops and the closed form."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from normless.nn import (
     AlternatingBatchNorm1d,
     AlternatingBatchNorm2d,
-    FrozenAffine,
     GhostBatchNorm1d,
     GhostBatchNorm2d,
     PartialBatchNorm1d,
@@ -98,19 +96,6 @@ def test_every_ghost_batch_is_normalized_by_torchs_layer_alone(case: str, size: 
     assert torch.equal(norm.eval()(x), twin_of(norm)(x))
 
 
-def test_bf16_autocast_keeps_the_statistics_in_float32() -> None:
-    norm = GhostBatchNorm2d(2, ghost_size=4)
-    x = torch.randn(8, 2, 5, 5).to(torch.bfloat16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = norm(x)
-    halves = x.float().split(4)
-    expected = torch.cat([nn.BatchNorm2d(2)(half) for half in halves])
-    torch.testing.assert_close(y.float(), expected, rtol=0.02, atol=0.02)
-    mean = torch.stack([half.mean((0, 2, 3)) for half in halves]).mean(0)
-    assert norm.running_mean.dtype is torch.float32
-    torch.testing.assert_close(norm.running_mean, 0.1 * mean, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("case", SHAPES)
 def test_odd_batches_are_torchs_and_even_batches_reuse_their_constants(case: str, momentum: float | None) -> None:
@@ -182,34 +167,3 @@ def test_any_part_may_be_left_out(case: str, subset: dict[str, bool]) -> None:
     expected = closed_form(x, norm.running_mean, norm.running_var, norm, subset)
     torch.testing.assert_close(norm.eval()(x), expected, rtol=1e-10, atol=1e-10)
     assert_same_state(norm, before)
-
-
-@pytest.mark.parametrize("momentum", [0.7, None])
-def test_all_parts_are_torchs_batch_norm(momentum: float | None) -> None:
-    norm = randomized(PartialBatchNorm2d(3, momentum=momentum, eps=1e-3))
-    twin = twin_of(norm)
-    for index in range(3):
-        assert_same(norm, batch(SHAPES["images"], index), twin, list(twin.parameters()))
-        assert_same_state(norm, twin)
-    untracked = PartialBatchNorm1d(3, gamma=False, track_running_stats=False)
-    x = torch.randn(8, 3)
-    torch.testing.assert_close(untracked.eval()(x), nn.BatchNorm1d(3, track_running_stats=False)(x))
-
-
-@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5, 2), (4, 3, 5, 2, 2)])
-def test_a_frozen_norm_is_a_batch_norm_whose_statistics_stand_still(shape: tuple[int, ...]) -> None:
-    x, mean, variance = torch.randn(shape), torch.randn(3), torch.rand(3) + 0.5
-    scale = 1 / (variance + 1e-5).sqrt()
-    affine = FrozenAffine(scale, -mean * scale)
-    torch.testing.assert_close(affine(x), F.batch_norm(x, mean, variance, eps=1e-5))
-    assert torch.equal(affine.train()(x), affine.eval()(x))
-    assert list(affine.parameters()) == []
-
-
-def test_what_follows_a_frozen_norm_keeps_its_name_and_runs_in_order() -> None:
-    affine = FrozenAffine(torch.tensor([2.0]), torch.tensor([-1.0]), {"linear": nn.Linear(1, 1), "act": nn.ReLU()})
-    nn.init.constant_(affine.linear.weight, -2.0)
-    nn.init.constant_(affine.linear.bias, 0.5)
-    # 2x - 1 = 3, -1; × -2 + 0.5 = -5.5, 2.5; ReLU.
-    torch.testing.assert_close(affine(torch.tensor([[2.0], [0.0]])), torch.tensor([[0.0], [2.5]]))
-    assert list(affine.state_dict()) == ["scale", "shift", "linear.weight", "linear.bias"]

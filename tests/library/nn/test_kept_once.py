@@ -10,7 +10,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from normless import convert
 from normless.models import resnet_cifar
 from normless.nn import kept_once
-from normless.nn.affine import ScalarConv2d
 from normless.nn.kept_once import ShiftedReLU, shifted_convolution
 
 
@@ -64,16 +63,6 @@ def test_shifted_convolution(settings, has_bias: bool) -> None:
     assert_same_gradients(fused, plain, [x, shift, weight, *([bias] if has_bias else [])])
 
 
-def test_shifted_convolution_has_second_derivatives() -> None:
-    inputs = leaves((2, 2, 3, 3), (1,), (2, 2, 3, 3), (2,))
-
-    def run(*parts: Tensor) -> Tensor:
-        return shifted_convolution(*parts, (1, 1), (1, 1), (1, 1))
-
-    assert torch.autograd.gradcheck(run, inputs)
-    assert torch.autograd.gradgradcheck(run, inputs)
-
-
 def filled(scheme: str) -> nn.Module:
     torch.manual_seed(0)
     network = convert(resnet_cifar(14), scheme).double()
@@ -107,24 +96,3 @@ def test_each_activation_is_kept_once() -> None:
         network(x)
     # The input, the stem's ReLU, two of each of six blocks.
     assert len([one for one in kept.values() if one.shape[1] != 3]) == 13
-
-
-# torch 2.15 compiles its forward-mode rules with what it deprecates itself.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_autocast_compilers_and_transforms_see_the_operators() -> None:
-    layer = ScalarConv2d(2, 2, 3, padding=1)
-    layer.add_part("input_bias", torch.ones(1))
-    x = torch.randn(2, 2, 5, 5, requires_grad=True)
-    assert layer(x).grad_fn.name() == "_AddedToEachBackward"
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(x).dtype == torch.bfloat16
-    exported = torch.export.export(layer, (x.detach(),), strict=False)
-    assert "aten.add.Tensor" in str(exported.graph)
-    together = torch.func.vmap(torch.func.grad(lambda one: layer(one[None]).sum()))(x.detach())
-    layer(x).sum().backward()
-    torch.testing.assert_close(together, x.grad)
-    tangent = torch.randn_like(x)
-    torch.testing.assert_close(
-        torch.func.jvp(layer, (x.detach(),), (tangent,))[1], nn.functional.conv2d(tangent, layer.weight, padding=1)
-    )

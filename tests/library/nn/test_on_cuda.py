@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from normless.nn.on_cuda import kernels_fit, multiplied, scaled, shifted
+from normless.nn.on_cuda import kernels_fit, multiplied, shifted
 
 
 def test_kernels_in_the_interpreter() -> None:
@@ -31,10 +31,3 @@ def test_a_scalar_of_another_dtype_leaves_that_of_the_tensor(dtype: torch.dtype)
         (gradient,) = torch.autograd.grad(y.double().sum(), [scalar])
         assert gradient.shape == (1,)
     assert shifted(x, None) is x
-
-
-def test_a_factor_for_each_channel_or_output() -> None:
-    x, factors = torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)
-    torch.testing.assert_close(multiplied(x, factors), x * factors[None, :, None])
-    weight = torch.randn(3, 5, dtype=torch.float64)
-    torch.testing.assert_close(scaled(weight, factors), factors[:, None] * weight)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.nn import scalar_affine
-from normless.nn.standardized import ScaledStdConv2d, scaled_std
+from normless.nn.standardized import scaled_std
 
 LAYERS = {
     "conv1d": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 9)),
@@ -49,21 +48,6 @@ def test_the_layer_and_its_gradients_are_torchs_with_the_standardized_weight(nam
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
-def test_scalar_parts_act_on_the_standardized_weight() -> None:
-    layer = scalar_affine(nn.Conv2d(3, 4, 3))
-    layer.add_part("multiplier", torch.tensor([0.5]))
-    new = scaled_std(layer)
-    assert new.multiplier is layer.multiplier
-    new.add_part("layer_scale", torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    new.add_part("input_bias", torch.tensor([0.3]))
-    new.add_part("output_bias", torch.tensor([0.1]))
-    x = torch.randn(2, 3, 6, 6)
-    weight = by_hand(layer.weight, torch.ones(4))
-    branch = nn.functional.conv2d(x + 0.3, weight, layer.bias)
-    factors = 0.5 * torch.tensor([1.0, 2.0, 3.0, 4.0]).reshape(4, 1, 1)
-    torch.testing.assert_close(new(x), branch * factors + 0.1)
-
-
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_a_constant_weight_gives_zero_and_finite_gradients(value: float) -> None:
     layer = scaled_std(nn.Linear(4, 2, bias=False))
@@ -72,18 +56,3 @@ def test_a_constant_weight_gives_zero_and_finite_gradients(value: float) -> None
     assert not y.any()
     y.sum().backward()
     assert layer.weight.grad.isfinite().all()
-
-
-def test_types_hooks_mode_and_keys_are_kept() -> None:
-    layer = nn.Conv2d(3, 4, 3).eval()
-    calls: list[int] = []
-    layer.register_forward_hook(lambda *_: calls.append(1))
-    new = scaled_std(layer)
-    assert isinstance(new, ScaledStdConv2d)
-    assert isinstance(new, nn.Conv2d)
-    assert not new.training
-    new(torch.randn(1, 3, 5, 5))
-    assert calls == [1]
-    assert set(new.state_dict()) == {"weight", "bias", "gain"}
-    assert type(layer) is nn.Conv2d
-    assert scaled_std(new) is new

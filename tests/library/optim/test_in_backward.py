@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 import normless as nl
 from normless.models import wide_resnet
@@ -49,7 +49,6 @@ def in_two_groups(parameters: Iterable[nn.Parameter]) -> SGD:
         (lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3), True),
         (in_two_groups, False),
         (lambda parameters: AdamW(parameters, lr=1e-3), False),
-        (lambda parameters: Adam(parameters, lr=1e-3, foreach=True), False),
     ],
 )
 def test_weights_and_state_are_those_of_steps_after_the_pass(

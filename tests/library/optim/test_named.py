@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,13 +82,6 @@ def test_a_copy_and_a_restored_muon_go_on_alike() -> None:
         assert all(map(torch.equal, step(other, its), expected))
 
 
-def test_muon_has_one_rate_and_a_scale_of_the_other() -> None:
-    optimizer = make_optimizer("Muon(lr=0.02, adjust_lr_fn='original', adamw_scale=0.1)", network(), INPUTS)
-    rates = {group["name"]: (group["lr"], group["rate_scale"]) for group in optimizer.param_groups}
-    assert rates.pop("hidden") == (0.02, 1.0)
-    assert all(rate == pytest.approx((0.002, 0.1)) for rate in rates.values())
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_optimizer_trains_the_groups_by_role(name: str) -> None:
     model = network()
@@ -97,20 +89,3 @@ def test_every_optimizer_trains_the_groups_by_role(name: str) -> None:
     assert {group["name"] for group in optimizer.param_groups} > {"biases"}
     losses = list(descend(model, [(INPUTS, INPUTS[:, :3])] * 20, optimizer, loss=nn.MSELoss()))
     assert losses[-1] < losses[0]
-
-
-def test_groups_are_those_of_the_policy() -> None:
-    model = network()
-    made = make_optimizer("AdamW(lr=0.1, weight_decay=0.5, eps=1e-6)", model, INPUTS, policy="weights")
-    groups = param_groups(model, INPUTS, lr=0.1, weight_decay=0.5, policy="weights")
-    assert [(group["name"], group["lr"], group["weight_decay"]) for group in made.param_groups] == [
-        (group["name"], group["lr"], group["weight_decay"]) for group in groups
-    ]
-    assert {group["eps"] for group in made.param_groups} == {1e-6}
-
-
-def test_an_optimizer_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from torch.optim import SGD\nclass Own(SGD): ...\n")
-    made = make_optimizer(f"{tmp_path}/mine.py:Own(lr=0.5)", network(), INPUTS)
-    assert type(made).__name__ == "Own"
-    assert {group["lr"] for group in made.param_groups} == {0.5}

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from timm.layers import BatchNormAct2d, EvoNorm2dS0, FilterResponseNormTlu2d, LayerNorm2d
+from timm.layers import BatchNormAct2d, FilterResponseNormTlu2d
 from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
-from torchvision.ops import FrozenBatchNorm2d
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 from written_networks import Written
 
@@ -57,19 +56,13 @@ def table(text: str, prefix: str = "") -> dict[str, str]:
 PLAIN = table("weights: stem.weight conv.weight head.weight; biases: stem.bias conv.bias head.bias")
 NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "fused batch norm": (lambda: BatchNormAct2d(8), "gamma_last: weight; biases: bias"),
-    "layer norm of images": (lambda: LayerNorm2d(8), "gamma_last: weight; biases: bias"),
     "filter response": (lambda: FilterResponseNormTlu2d(8), "gamma_last: weight; biases: bias tau"),
-    "EvoNorm": (lambda: EvoNorm2dS0(8, groups=2), "gamma_last: weight; biases: bias v"),
     "global response": (lambda: GlobalResponseNorm(8, channels_last=False), "gamma_last: weight; biases: bias"),
     "T5": (lambda: of_tokens(T5LayerNorm(8)), "gamma_last: inner.weight"),
     "by hand": (root_mean_square, "gamma_last: factor; biases: shift"),
-    "frozen": (lambda: FrozenBatchNorm2d(8), ""),
     "without γ": (lambda: nn.BatchNorm2d(8, affine=False), ""),
-    "group": (lambda: nn.GroupNorm(2, 8), "gamma_last: weight; biases: bias"),
     "instance": (lambda: nn.InstanceNorm2d(8, affine=True), "gamma_last: weight; biases: bias"),
-    "sync": (lambda: nn.SyncBatchNorm(8).eval(), "gamma_last: weight; biases: bias"),
     "slopes": (lambda: nn.PReLU(8), "rest: weight"),
-    "one slope": (nn.PReLU, "rest: weight"),
 }
 
 
@@ -77,18 +70,6 @@ NORMS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_a_norm_is_known_by_what_it_computes(name: str) -> None:
     make, expected = NORMS[name]
     assert roles(one_block(make()), images(8)) == PLAIN | table(expected, "norm.")
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_gain_of_a_normalized_weight(bias: bool) -> None:
-    model = one_block(nn.Identity())
-    model.conv = nn.Conv2d(8, 8, 3, padding=1, bias=bias)
-    nn.utils.parametrizations.weight_norm(model.conv)
-    nn.utils.parametrizations.weight_norm(model.head)
-    found, weight = roles(model, images(8)), "parametrizations.weight.original"
-    of_group = {kind: {name for name, group in found.items() if group == kind} for kind in ("gains", "weights")}
-    assert of_group["gains"] == {f"conv.{weight}0", f"head.{weight}0"}
-    assert of_group["weights"] == {"stem.weight", f"conv.{weight}1", f"head.{weight}1"}
 
 
 def test_packed_attention() -> None:

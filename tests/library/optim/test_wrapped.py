@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +51,9 @@ def with_opacus(net: nn.Module) -> Any:
 
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "itself": lambda net: net,
-    "copied": deepcopy,
     "pickled": lambda net: pickle.loads(pickle.dumps(net)),
-    "DataParallel": nn.DataParallel,
     "DistributedDataParallel": DistributedDataParallel,
     "compiled": compiled,
-    "compiled in DistributedDataParallel": lambda net: DistributedDataParallel(compiled(net)),
     "DistributedDataParallel compiled": lambda net: compiled(DistributedDataParallel(net)),
     "accelerate": with_accelerate,
     "Opacus": with_opacus,

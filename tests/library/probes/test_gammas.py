@@ -23,10 +23,3 @@ def test_norms_by_role_of_gammas_that_are_set() -> None:
     # ‖γ‖ of C channels that are all g is g √C.
     assert table["gamma_norm"].to_numpy() == pytest.approx((table["order"] * table["channels"] ** 0.5).to_numpy())
     assert table["channels"].to_list()[0] == model.get_submodule(table["layer"][0]).weight.numel()  # type: ignore[union-attr,operator]
-
-
-def test_norms_without_gamma_have_no_row() -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, elementwise_affine=False), nn.Linear(8, 2))
-    table = nl.probe(model, torch.randn(3, 4), ["gammas"]).gammas
-    assert table.empty
-    assert list(table.columns) == ["order", "layer", "role", "channels", "gamma_norm"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from inspect import signature
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -50,43 +49,6 @@ def test_one_pass_measures_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _required(watcher: type[Watcher]) -> list[str]:
     return [one.name for one in signature(watcher).parameters.values() if one.default is one.empty]
-
-
-COUNT = """
-from dataclasses import dataclass, field
-import pandas as pd
-from normless.probes import Watcher
-
-@dataclass
-class Count(Watcher):
-    \"\"\"Calls of layers of one kind.\"\"\"
-
-    kind: str = "weight"
-    calls: int = field(default=0, init=False)
-
-    def wants(self, layer):
-        return layer.kind == self.kind
-
-    def on_layer(self, layer, module, x, y):
-        self.calls += 1
-
-    def table(self):
-        return pd.DataFrame({"calls": [self.calls]})
-
-def number():
-    return 3
-"""
-
-
-def test_a_probe_of_a_file_with_and_without_arguments(tmp_path: Path) -> None:
-    (tmp_path / "counting.py").write_text(COUNT)
-    source = f"{tmp_path / 'counting.py'}:Count"
-    layers = list(nl.residual_map(network()).layers())
-    for text, kind in ((source, "weight"), (f"{source}(kind='norm')", "norm")):
-        calls = nl.probe(network(), batch(), [text])["Count"]["calls"][0]
-        assert calls == sum(layer.kind == kind for layer in layers)
-    with pytest.raises(ValueError, match=r"Expected .*number to be a normless.probes.Watcher, got int"):
-        nl.probe(network(), batch(), [f"{tmp_path / 'counting.py'}:number"])
 
 
 def trained(ride: RideAlong | None, steps: int = 6) -> tuple[nn.Module, list[float]]:
@@ -138,15 +100,3 @@ def test_every_probe_measures_the_same_alone_and_along_a_training(name: str) -> 
     measured = [column for column in alone if column not in predicted]
     assert len(measured) > 2
     pd.testing.assert_frame_equal(along[measured], alone[measured])
-
-
-def test_a_given_watcher() -> None:
-    class Calls(Watcher):
-        def on_layer(self, layer: object, module: nn.Module, x: Tensor, y: Tensor) -> None:
-            self.count = getattr(self, "count", 0) + 1
-
-        def table(self) -> pd.DataFrame:
-            return pd.DataFrame({"calls": [self.count]})
-
-    model = network()
-    assert nl.probe(model, batch(), [Calls()])["Calls"]["calls"][0] == len(list(nl.residual_map(model).layers()))

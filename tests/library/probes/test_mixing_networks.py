@@ -1,4 +1,4 @@
-"""Mixing of examples in networks of libraries, converted networks, sequences and experts."""
+"""Mixing of examples by batch norms and in sequences."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import timm
 import torch
-from gallery import ROWS
-from matrix.case import Subject
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel
 from written_networks import Written
 
 import normless as nl
@@ -42,10 +38,7 @@ def windows(crossing: bool) -> nn.Module:
     "norm",
     [
         nn.BatchNorm2d,
-        nn.SyncBatchNorm,
-        timm.layers.BatchNormAct2d,
         lambda channels: GhostBatchNorm2d(channels, ghost_size=2),
-        lambda channels: PartialBatchNorm2d(channels, variance=False),
         lambda channels: PartialBatchNorm2d(channels, mean=False),
         AlternatingBatchNorm2d,
         lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
@@ -66,10 +59,8 @@ def test_batch_norms_mix_in_training_only(norm: Callable[[int], nn.Module], trai
         (sequence_first(True), ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"]),
         (windows(False), []),
         (windows(True), [""]),
-        (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), []),
         (nn.LSTM(8, 8, batch_first=True), []),
         (nn.LSTM(8, 8), [""]),
-        (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Flatten(), nn.Linear(48, 5)), []),
     ],
 )
 def test_sequences(model: nn.Module, culprits: list[str]) -> None:
@@ -77,33 +68,6 @@ def test_sequences(model: nn.Module, culprits: list[str]) -> None:
     for training, batch in ((True, 6), (False, 4)):
         found = nl.mixes_examples(model.train(training), torch.randn(batch, 6, 8))
         assert [module.path for module in found.modules] == culprits
-
-
-@pytest.mark.parametrize(
-    ("name", "culprits"),
-    [*((name, []) for name in ("Swin", "BERT", "hf BERT", "T5", "ConvNeXt")), ("an exponential", [""])],
-)
-def test_networks_of_the_gallery_mix_where_a_batch_is_not_its_examples(name: str, culprits: list[str]) -> None:
-    """Swin folds its windows into the batch; ConvNeXt drops whole branches, each example by itself."""
-    subject = Subject(ROWS[name])
-    assert bool(subject.mixes(subject.model.eval())) == bool(culprits)
-    for training in (True, False):
-        found = nl.mixes_examples(subject.model.train(training), *subject.inputs, **subject.kwargs)
-        assert [module.path for module in found.modules] == culprits
-
-
-def test_one_field_of_an_output_that_mixes() -> None:
-    class Centred(BertModel):
-        def forward(self, **inputs: Tensor) -> object:
-            output = super().forward(**inputs)
-            output.pooler_output = output.pooler_output - output.pooler_output.mean(0)
-            return output
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    mask = (torch.arange(9) < torch.tensor([[9], [5], [7], [3]])).long()
-    model = Centred(BertConfig(vocab_size=32, max_position_embeddings=12, **sizes))
-    found = nl.mixes_examples(model, input_ids=torch.randint(0, 32, (4, 9)), attention_mask=mask)
-    assert [module.path for module in found.modules] == [""]
 
 
 def experts(capacity: int | None = None) -> nn.Module:
@@ -118,10 +82,3 @@ def experts(capacity: int | None = None) -> nn.Module:
         return (tokens + output).view_as(x)
 
     return Written(forward, router=nn.Linear(96, 3), experts=nn.ModuleList(nn.Linear(96, 96) for _ in range(3)))
-
-
-def test_experts_mix_only_where_tokens_compete_for_them() -> None:
-    inputs = torch.randn(4, 9, 96)
-    assert not nl.mixes_examples(nn.Sequential(experts(), experts()), inputs)
-    crowded = nl.mixes_examples(nn.Sequential(experts(), experts(3)), inputs)
-    assert [module.path for module in crowded.modules] == ["1"]

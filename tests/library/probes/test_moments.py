@@ -52,29 +52,6 @@ def test_channel_moments_are_those_of_numpy(
         assert row["kurtosis"] == pytest.approx(kurtosis(y, axis=None, fisher=False), rel=1e-3)
 
 
-def test_a_closed_relu_is_dead_and_its_layer_always_off() -> None:
-    model = conv_chain(1, 4)
-    nn.init.constant_(model[0].bias, 0.0)
-    with torch.no_grad():
-        model[0].bias[:3] = -100.0
-    x = torch.randn(2, 1, 5, 5)
-    assert probe(model, x, ["activations"], residual_map=CHAIN).activations["always_off"][0] == 0.75
-    shut = probe(model, x, ["activations(kind='activation')"], residual_map=CHAIN).activations
-    assert list(shut["layer"]) == ["1"]
-    assert shut["dead"][0] == 0.75
-
-
-def test_every_call_of_a_shared_layer_is_a_row() -> None:
-    linear = nn.Linear(3, 3)
-    model, x = nn.Sequential(linear, linear), torch.randn(8, 3)
-    found = ResidualMap((), stem_layers=(Layer("0", "weight"), Layer("0", "weight", call=1)))
-    table = probe(model, x, ["activations"], residual_map=found).activations
-    assert list(table["call"]) == [0, 1]
-    with torch.no_grad():
-        expected = [float(y.var(0, correction=0).mean()) for y in (linear(x), linear(linear(x)))]
-    assert table["variance"].tolist() == pytest.approx(expected, rel=1e-5)
-
-
 def test_gradient_moments_are_those_of_autograd() -> None:
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
     table = probe(model, (x, targets), ["gradients"]).gradients.set_index("parameter")

@@ -1,19 +1,16 @@
-"""Layers in forward code, modules of several names, tied and packed layers, beyond what the gallery states."""
+"""Roles and names of norms, beyond what the gallery states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from written_networks import Written, linear_layers
 
 from normless import residual_map
-from normless.models import wide_resnet
-from normless.recording import ADDITIONS
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 WIDTH = 8
@@ -35,18 +32,6 @@ def test_norm_behind_the_sum_of_a_norm_free_branch_is_last() -> None:
     assert ResidualMap((post, both)).norms == {"n": "last", "m": "last", "o": "other"}
 
 
-def test_layers_of_every_kind_come_in_execution_order() -> None:
-    model = wide_resnet(16, 2)
-    ran: list[str] = []
-    listed = [layer.path for layer in residual_map(model).layers()]
-    for path in listed:
-        model.get_submodule(path).register_forward_hook(lambda *_, path=path: ran.append(path))
-    model(torch.zeros(2, 3, 8, 8))
-    # The skip path's convolution runs before the branch here; the map lists the branch first.
-    assert [path for path in ran if "shortcut" not in path] == [path for path in listed if "shortcut" not in path]
-    assert sorted(ran) == sorted(listed)
-
-
 def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() -> None:
     """Beside a plain scale and a normalization without γ."""
 
@@ -59,103 +44,3 @@ def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() 
     assert found.norms == {":g": "last"}
     assert found.by_path[":g"].gamma == "g"
     assert (found.by_path[":s"].kind, found.by_path[":s"].gamma) == ("scale", "s")
-
-
-def test_calls_of_functions_are_described_by_the_function_without_the_graphs_number() -> None:
-    inner = written(lambda m, x: F.relu(x + m.last(F.relu(m.first(x)))), "first last")
-    (block,) = residual_map(nn.Sequential(nn.Linear(WIDTH, WIDTH), inner), SEQUENCE).blocks
-    assert [layer.description for layer in (block.branch_layers[1], *block.after_sum)] == ["relu", "relu"]
-    assert block.activations != (block.activation_after_sum,)
-
-
-def test_a_module_of_several_names_goes_by_its_first() -> None:
-    shared = nn.Linear(WIDTH, WIDTH)
-    blocks = [written(lambda m, x: x + m.second(m.first(x).relu()), "first", second=shared) for _ in range(2)]
-    found = residual_map(nn.Sequential(*blocks), SEQUENCE)
-    assert [block.branch for block in found.blocks] == [("0.first", "0.second"), ("1.first", "0.second")]
-    assert [block.branch_layers[-1].call for block in found.blocks] == [0, 1]
-
-
-def test_a_tied_output_layer_goes_by_its_own_name() -> None:
-    words, head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 20, bias=False)
-    head.weight = words.weight
-    tied = written(lambda m, tokens: m.head((x := m.words(tokens)) + m.f(x)), "f", words=words, head=head)
-    found = residual_map(tied, torch.zeros(2, 3, dtype=torch.int64))
-    assert found.classifier == "head"
-    assert found.by_path["head"].parameters == ("words.weight",)
-
-
-@pytest.mark.parametrize(("norm_first", "training"), [(True, False), (False, True), (False, False)])
-def test_packed_attention_is_two_weight_layers_also_where_torch_would_fuse_it(
-    norm_first: bool, training: bool
-) -> None:
-    layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True, norm_first=norm_first)
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
-    with torch.no_grad():
-        found = residual_map(model, SEQUENCE)
-    attention, feed_forward = found.blocks[:2]
-    assert attention.branch == ("layers.0.self_attn", "layers.0.self_attn.out_proj")
-    assert feed_forward.branch == ("layers.0.linear1", "layers.0.linear2")
-    assert [block.m for block in found.blocks] == [2, 2, 2, 2]
-    assert found.norms == dict.fromkeys((f"layers.{i}.norm{j}" for i in (0, 1) for j in (1, 2)), "last")
-    assert torch.backends.mha.get_fastpath_enabled()
-
-
-def second_first(m: Any, x: Tensor) -> Tensor:
-    g = m.g(torch.tanh(x))
-    return x + m.f(torch.relu(x)) + g
-
-
-@pytest.mark.parametrize(("forward", "order", "additions"), [
-    (second_first, ["f", "g"], [(0, 1), (1, 1)]),
-    (lambda m, x: m.f(torch.relu(x)) + (m.g(torch.tanh(x)) + x), ["g", "f"], [(0, 0), (1, 0)]),
-    (lambda m, x: (m.f(torch.relu(x)) + m.g(torch.tanh(x))) + x, ["f", "g"], [(1, 0)]),
-    (lambda m, x: x + sum([m.f(torch.relu(x)), m.g(torch.tanh(x))]), ["f", "g"], [(1, 1)]),
-])  # fmt: skip
-def test_branches_follow_the_additions(
-    forward: Callable[[Any, Tensor], Tensor], order: list[str], additions: list[tuple[int, int]]
-) -> None:
-    found = residual_map(written(lambda m, x: forward(m, m.stem(x)), "stem f g"), SEQUENCE)
-    (block,) = found.blocks
-    assert [branch[-1].path for branch in block.branches] == order
-    assert found.flow is not None
-    calls = [call for call in found.flow.calls if call.name in ADDITIONS and call.args == (Tensor, Tensor)]
-    assert [(calls.index(one.made_by), one.branch) for one in block.additions] == additions
-
-
-def of_two_layers(m: Any, x: Tensor) -> Tensor:
-    """Two branches beside a skip path that is joined from two calls of a layer."""
-    x = m.stem(x)
-    skip = m.norm(torch.cat((m.h(x)[..., :4], m.h(x.roll(1, 1))[..., 4:]), 2))
-    return 0.3 * m.g(m.f(x).relu()) + 0.7 * m.f(m.g(x).relu()) + skip  # type: ignore[no-any-return]
-
-
-def cross(m: Any, x: Tensor, memory: Tensor = SEQUENCE) -> Tensor:
-    """The values of an attention to something else belong to the branch."""
-    x = m.stem(x)
-    return x + m.h(torch.softmax(m.f(x) @ memory.mT, -1) @ m.g(memory)) + 0 * memory.sum()  # type: ignore[no-any-return]
-
-
-def embedded(m: Any, tokens: Tensor) -> Tensor:
-    """Embeddings of tokens and of their positions share no activation."""
-    x = m.words(tokens) + m.places((tokens != 1).cumsum(-1))
-    return x + m.f(x)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("forward", "inputs", "branches", "skip"),
-    [
-        (of_two_layers, (SEQUENCE,), [["f", "g"], ["g", "f"]], {"h"}),
-        (cross, (SEQUENCE, torch.randn(2, 4, WIDTH)), [["f", "g", "h"]], set()),
-        (embedded, (torch.zeros(2, 4, dtype=torch.int64),), [["f"]], set()),
-    ],
-)
-def test_branches_and_skip_paths_of_unusual_sums(
-    forward: Callable[..., Any], inputs: tuple[Tensor, ...], branches: list[list[str]], skip: set[str]
-) -> None:
-    parts = {"norm": nn.LayerNorm(WIDTH), "words": nn.Embedding(9, WIDTH), "places": nn.Embedding(9, WIDTH)}
-    (block,) = residual_map(written(forward, "stem f g h", **parts), *inputs).blocks
-    found = [[layer.path for layer in branch if layer.kind == "weight"] for branch in block.branches]
-    assert found == branches
-    assert {*block.skip} == skip
-    assert block.m == min(2, len(branches[0]))

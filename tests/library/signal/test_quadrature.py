@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from normless.nn import ShiftedActivation
-from normless.signal import activation_gain, is_homogeneous, normal_moments
-from normless.signal.quadrature import kinks, normal_maximum, rectified_maximum
+from normless.signal import activation_gain, normal_moments
+from normless.signal.quadrature import normal_maximum, rectified_maximum
 
 # Var[φ(z)] by hand: a leaky slope s gives (1 + s²)/2 - (1 - s)²/(2π).
 CLOSED = [
     (nn.ReLU(), sqrt(2 / (1 - 1 / pi))),
-    (nn.ReLU(inplace=True), sqrt(2 / (1 - 1 / pi))),
     (nn.LeakyReLU(0.2), ((1 + 0.2**2) / 2 - 0.8**2 / (2 * pi)) ** -0.5),
     (nn.PReLU(), ((1 + 0.25**2) / 2 - 0.75**2 / (2 * pi)) ** -0.5),
     (nn.Identity(), 1.0),
@@ -31,38 +30,22 @@ def test_closed_forms(activation: nn.Module, gain: float) -> None:
     assert activation_gain(activation) == pytest.approx(gain, rel=1e-12)
 
 
-def test_homogeneous() -> None:
-    assert all(map(is_homogeneous, (nn.ReLU(), nn.LeakyReLU(0.3), nn.PReLU(3))))
-    assert not any(map(is_homogeneous, (nn.ReLU6(), nn.SiLU(), nn.Hardtanh(-20, 20), nn.Tanh())))
-
-
 def gelu(x: Any) -> Any:
     return x * mpmath.ncdf(x)
-
-
-def hard_sigmoid(x: Any) -> Any:
-    return min(max(x + 3, 0), 6) / 6
 
 
 # The function in mpmath and its kinks.
 FUNCTIONS: dict[str, tuple[nn.Module, Callable[[Any], Any], list[float]]] = {
     "relu": (nn.Threshold(0.0, 0.0), lambda x: max(x, 0), [0]),
-    "leaky relu": (nn.LeakyReLU(0.25), lambda x: max(x, x / 4), [0]),
     "relu6": (nn.ReLU6(), lambda x: min(max(x, 0), 6), [0, 6]),
-    "hard tanh": (nn.Hardtanh(-0.75, 1.5), lambda x: min(max(x, -0.75), 1.5), [-0.75, 1.5]),
-    "hard swish": (nn.Hardswish(), lambda x: x * hard_sigmoid(x), [-3, 3]),
-    "hard sigmoid": (nn.Hardsigmoid(), hard_sigmoid, [-3, 3]),
     "hard shrink": (nn.Hardshrink(0.5), lambda x: x if abs(x) > 0.5 else 0, [-0.5, 0.5]),
     "elu": (nn.ELU(), lambda x: x if x > 0 else mpmath.expm1(x), [0]),
-    "softsign": (nn.Softsign(), lambda x: x / (1 + abs(x)), [0]),
     "gelu": (nn.GELU(), gelu, []),
-    "silu": (nn.SiLU(), lambda x: x / (1 + mpmath.exp(-x)), []),
-    "tanh": (nn.Tanh(), mpmath.tanh, []),
 }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (-1.3, 0.4), (40.0, 30.0)])
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (-1.3, 0.4)])
 def test_expectations_are_exact_to_ten_digits(name: str, mean: float, deviation: float) -> None:
     """Against adaptive quadrature of mpmath, split at the kinks."""
     activation, function, places = FUNCTIONS[name]
@@ -80,12 +63,6 @@ def test_expectations_are_exact_to_ten_digits(name: str, mean: float, deviation:
     variance = expected(lambda x: (function(x) - first) ** 2)
     assert float(result[0]) == pytest.approx(first, rel=1e-10, abs=1e-13)
     assert float(result[1]) == pytest.approx(variance, rel=1e-10, abs=1e-13)
-
-
-def test_kinks_are_found() -> None:
-    for name in ("relu", "leaky relu", "relu6", "hard tanh", "hard swish", "hard shrink", "gelu"):
-        activation, _, places = FUNCTIONS[name]
-        assert kinks(activation) == places
 
 
 def test_kinks_of_a_shifted_activation_move() -> None:
@@ -121,7 +98,7 @@ def moment(power: int, count: float, shift: float | None = None) -> float:
     return float(mpmath.quad(integrand, [start, *(z for z in (-6, -3, 0, 3, 6, 12) if z > start)]))
 
 
-@pytest.mark.parametrize("count", [1.0, 2.0, 4.0, 9.0, 2.5])
+@pytest.mark.parametrize("count", [1.0, 9.0, 2.5])
 def test_moments_of_the_greatest_are_integrals(count: float) -> None:
     mean, variance = normal_maximum(torch.tensor([[count]], dtype=torch.float64))
     assert float(mean) == pytest.approx(moment(1, count), abs=1e-10)
@@ -129,7 +106,7 @@ def test_moments_of_the_greatest_are_integrals(count: float) -> None:
 
 
 @pytest.mark.parametrize("count", [2.0, 9.0])
-@pytest.mark.parametrize("shift", [-3.0, 0.0, 1.5, 14.0])
+@pytest.mark.parametrize("shift", [-3.0, 1.5])
 def test_moments_of_the_greatest_of_rectified_variables_are_integrals(shift: float, count: float) -> None:
     result = rectified_maximum(*torch.tensor([[[shift]], [[count]]], dtype=torch.float64))
     assert [float(one) for one in result] == pytest.approx(

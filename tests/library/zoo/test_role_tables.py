@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import torch
 from gallery.row import Row, differences
 from gallery.zoo import timm_network, torchvision_network
 
@@ -41,9 +40,3 @@ def test_roles_are_those_of_the_table(name: str) -> None:
     stated = Row(name, "zoo", row.build, row.inputs, roles=roles)
     assert differences(stated, found) == []
     assert Counter(found.norms.values()) == counts
-
-
-def test_branches_side_by_side_are_one_block() -> None:
-    model = timm_network("vit_small_patch16_18x2_224", {"img_size": 32, "depth": 3})
-    found = residual_map(model, torch.zeros(2, 3, 32, 32))
-    assert [len(block.branches) for block in found.blocks] == [2] * 6

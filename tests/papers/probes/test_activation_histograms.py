@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,6 @@ from normless_papers.probes.histograms import (
     ActivationHistograms,
     OutputGradientHistograms,
     ParameterGradientHistograms,
-    peak_counts,
 )
 
 ONE = ResidualMap((), stem_layers=(Layer("0", "weight", parameters=("0.weight", "0.bias")),))
@@ -60,11 +58,3 @@ def test_gradients_of_parameters_and_outputs_are_those_of_autograd() -> None:
     assert np.abs(told["count"].to_numpy() - counts).sum() <= 0.02 * weight.numel()
     assert outputs["count"].sum() == output[:, 2].numel()
     assert outputs["low"].min() == pytest.approx(float(output[:, 2].min()), rel=1e-3)
-
-
-@pytest.mark.parametrize(("centres", "expected"), [([0.0], 1), ([-4.0, 4.0], 2), ([-8.0, 0.0, 8.0], 3)])
-def test_modes_are_counted(centres: list[float], expected: int) -> None:
-    samples = torch.cat([centre + torch.randn(4000) for centre in centres])
-    counts, edges = np.histogram(samples.numpy(), bins=60)
-    table = pd.DataFrame({"count": counts, "low": edges[:-1], "high": edges[1:], "layer": "x", "order": 1})
-    assert peak_counts(table.assign(parameter=None, call=0, channel=0))["peaks"].tolist() == [expected]

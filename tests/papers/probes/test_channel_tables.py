@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from measured import measured
 from torch import Tensor, nn
 
-from normless import convert
-from normless.models import resnet_cifar, wide_resnet
+from normless.models import wide_resnet
 from normless.probes import observe
 from normless_papers.probes.channel_contributions import contributions
 from normless_papers.probes.channel_gradients import ChannelGradients, channel_gradient_spread
-from normless_papers.probes.channel_pairs import ChannelPairs, effective_rank, rank_one_share
+from normless_papers.probes.channel_pairs import ChannelPairs
 from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
 from normless_papers.probes.summand_distribution import SummandDistribution, summand_statistics
 
@@ -48,7 +47,7 @@ class Net(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("kind", ["module", "in place", "functional", "norm", "norm in place", "pool"])
+@pytest.mark.parametrize("kind", ["in place", "functional", "norm", "pool"])
 def test_parameters_have_their_gradient_and_the_mean_of_the_channel_they_read(kind: str) -> None:
     model = Net(kind)
     table = measured(ParameterGradients(["second"]), model, INPUTS, TARGETS)
@@ -63,17 +62,6 @@ def test_parameters_have_their_gradient_and_the_mean_of_the_channel_they_read(ki
     row = gradient_alignment_table(table).iloc[0]
     assert row["sum_correlation"] == pytest.approx(np.corrcoef(table["abs_sum"], table["sum_abs"])[0, 1])
     assert row["mean_correlation"] == pytest.approx(np.corrcoef(table[["abs_sum", "channel_mean"]].rank().T)[0, 1])
-    assert row["share_aligned"] == pytest.approx(float((table["abs_sum"] >= table["sum_abs"] / 2).mean()))
-
-
-def test_the_mean_before_an_activation_behind_a_sum_is_that_of_the_sum() -> None:
-    model = convert(resnet_cifar(8), "none")
-    table = measured(ParameterGradients(["blocks.1.conv1"]), model, INPUTS, TARGETS)
-    h = torch.relu(model.norm(model.stem(INPUTS)))
-    block = model.blocks[0]
-    total = block.conv2(torch.relu(block.conv1(h))) + h
-    found = table.drop_duplicates("in_channel")["channel_mean"]
-    np.testing.assert_allclose(found, total.mean((0, 2, 3)).detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_summands_of_chosen_parameters_are_a_row_each() -> None:
@@ -98,28 +86,8 @@ def test_channel_pairs_are_sums_over_the_kernel() -> None:
     observe(model, [watcher], INPUTS, TARGETS)
     exact = gradient_of(model, "blocks.1.conv1.weight").abs().sum((2, 3))
     np.testing.assert_allclose(watcher.matrix("blocks.1.conv1.weight"), exact, rtol=1e-3, atol=1e-6)
-    table, structure = watcher.table(), watcher.structure()
-    assert (table["layer"] == "blocks.1.conv1").sum() == exact.numel()
-    assert structure["order"].is_monotonic_increasing
-    assert set(structure["weight"]) == {name for name, parameter in model.named_parameters() if parameter.dim() > 1}
-    with pytest.raises(ValueError, match=r"stem\.bias"):
-        watcher.matrix("stem.bias")
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(2, 20), st.integers(2, 20), st.integers(0, 1000))
-def test_ranks_are_one_for_an_outer_product_and_scale_free(rows: int, columns: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    outer = np.outer(draw.uniform(0.1, 9, rows), draw.uniform(0.1, 9, columns))
-    assert effective_rank(outer) == pytest.approx(1, abs=1e-6)
-    assert rank_one_share(outer) == pytest.approx(1)
-    matrix, side = draw.uniform(size=(rows, columns)), min(rows, columns)
-    assert effective_rank(1e-9 * matrix) == pytest.approx(effective_rank(matrix))
-    assert rank_one_share(1e-9 * matrix) == pytest.approx(rank_one_share(matrix))
-    assert 1 <= effective_rank(matrix) <= side
-    assert effective_rank(np.eye(side)) == pytest.approx(side)
-    assert np.isnan(effective_rank(np.zeros((rows, columns))))
-    assert np.isnan(rank_one_share(np.full((rows, columns), 0.3)))
+    weights = {name for name, parameter in model.named_parameters() if parameter.dim() > 1}
+    assert set(watcher.structure()["weight"]) == weights
 
 
 def test_channel_gradients_are_those_of_a_bias() -> None:
@@ -130,7 +98,6 @@ def test_channel_gradients_are_those_of_a_bias() -> None:
         found = table[table["layer"] == layer]
         assert {*found["measured_at"]} == {name.partition(".")[0]}
         np.testing.assert_allclose(found["gradient"], gradient_of(model, name), rtol=1e-3, atol=1e-6)
-    assert torch.allclose(gradient_of(model, "first.bias"), torch.zeros(4), atol=1e-6)
     spread = channel_gradient_spread(table).set_index("layer").loc["head"]
     sizes = gradient_of(model, "head.bias").abs().double().numpy()
     assert spread["variation"] == pytest.approx(sizes.std() / sizes.mean(), rel=1e-3)

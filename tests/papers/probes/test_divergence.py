@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.models import wide_resnet
 from normless_papers.probes.divergence import Descent, find_divergence, largest_stable_rate
 from normless_papers.probes.loss_landscape import loss_along
 
@@ -66,15 +65,7 @@ def test_a_network_that_starts_beyond_the_limit_has_no_update() -> None:
     assert find_divergence(Parabola(1.0, 3.0), [(ONE, ONE)], 0.1, plain_sgd, loss=value, limit=8.0).diverged
 
 
-def test_a_training_that_is_repeated_has_the_same_losses() -> None:
-    model = nn.Sequential(wide_resnet(10, 1), nn.Dropout(0.5))
-    data = [(torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))) for _ in range(3)]
-    first, again = (find_divergence(model, data, 1e4) for _ in range(2))
-    assert first.diverged
-    assert first.losses == again.losses
-
-
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.floats(-3, 2.5), st.floats(1.05, 3), st.floats(-4, 3))
 def test_the_limit_of_a_parabola_is_found_to_the_resolution(power: float, resolution: float, start: float) -> None:
     curvature = 10**power

@@ -1,9 +1,8 @@
-"""Scale invariance in γ and its effective learning rate, against steps that are really taken."""
+"""The effective learning rate of γ, against steps that are really taken."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import dense, resnet
-from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
+from normless_papers.probes.gamma_rate import gamma_slopes, gamma_updates
 
 
 def small() -> tuple[nn.Module, Tensor, Tensor]:
@@ -21,19 +20,6 @@ def small() -> tuple[nn.Module, Tensor, Tensor]:
             nn.init.uniform_(module.weight, 0.5, 1.5)
             module.eps = 1e-9
     return model.double(), torch.randn(16, 20).double(), torch.arange(16) % 5
-
-
-@pytest.mark.parametrize("factor", [0.5, 4.0])
-def test_gamma_equation_22_invariance_and_gradient(factor: float) -> None:
-    """gamma/equation-22: c times γ of a norm before another norm changes nothing and divides the gradient by c."""
-    table = gamma_invariance(*small(), factor=factor).set_index("layer")
-    inner = table[table["role"] == "other"]
-    assert len(inner) == 3
-    assert (inner["output_change"] < 1e-7).all()
-    assert np.allclose(inner["gradient_ratio"], 1 / factor, rtol=1e-6)
-    assert (inner["predicted_gradient_ratio"] == 1 / factor).all()
-    assert (inner["radial_share"] < 1e-6).all()
-    assert (table[table["role"] == "last"]["output_change"] > 0.01).all()
 
 
 def test_gamma_equation_24_one_step_of_the_direction() -> None:
@@ -64,19 +50,7 @@ def test_gamma_equation_24_one_step_of_the_direction() -> None:
         assert row["update"] == pytest.approx(row["effective_rate"] * float(at_direction.norm()), rel=1e-3)
 
 
-def test_slopes_of_a_known_law() -> None:
-    rows = [
-        {"varied": "other", "role": "other", "layer": layer, "gamma_norm": norm, "update": height * norm**-1.7}
-        for layer, height in (("a", 1.0), ("b", 50.0))
-        for norm in (0.5, 1.0, 3.0)
-    ]
-    zero = {"varied": "other", "role": "other", "layer": "a", "gamma_norm": 2.0, "update": 0.0}
-    (row,) = gamma_slopes(pd.DataFrame([*rows, zero])).to_dict("records")
-    assert (row["slope"], row["r_squared"]) == (pytest.approx(-1.7), pytest.approx(1))
-    assert (row["norms"], row["points"]) == (2, 6)
-
-
-def test_all_gammas_at_once_scale_the_stream_and_the_logits_so_that_the_slope_is_minus_one() -> None:
+def test_the_slope_of_all_gammas_at_once_is_minus_one() -> None:
     """The derivation at gamma/figure-6, with a classifier so small that ∂L/∂z does not depend on the scale."""
     model, inputs, targets = resnet(18, channels=8), torch.randn(8, 3, 32, 32).double(), torch.arange(8)
     model.double().fc.weight.data.normal_(std=1e-4)
@@ -87,13 +61,3 @@ def test_all_gammas_at_once_scale_the_stream_and_the_logits_so_that_the_slope_is
     slopes = gamma_slopes(gamma_updates(model, inputs, targets, scales=(0.5, 1.0, 2.0))).set_index("varied")["slope"]
     assert slopes["all"].to_numpy() == pytest.approx(-1, abs=1e-3)
     assert slopes["other"] == pytest.approx(-2, abs=1e-3)
-    logits, stream = [], []
-    for scale in (1.0, 3.0):
-        scaled = nl.convert(model, "batch_norm", inputs)
-        for module in scaled.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.weight.data.mul_(scale)
-        logits.append(scaled.train()(inputs).detach())
-        stream.append(nl.probe(scaled, inputs, ["stream"]).stream["stream_variance"].to_numpy())
-    assert torch.allclose(logits[1], 3 * logits[0])
-    assert np.allclose(stream[1], 9 * stream[0])

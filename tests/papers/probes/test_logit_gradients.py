@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.probes import observe, probe
+from normless.probes import observe
 from normless.probes.moments import LogitGradients, agreement
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes import LogitGradientMatrix
-from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients, for_each_class
+from normless_papers.probes.class_gradients import for_each_class
 
 ONE = ResidualMap((), stem_layers=(Layer("", "weight"),))
 
@@ -53,27 +53,6 @@ def test_by_class_and_example_they_are_p_minus_y(examples: int, classes: int, se
     assert agreement(classwise) == pytest.approx(np.abs(g.sum(0)).sum() / np.abs(g).sum())
 
 
-def by_token(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-@pytest.mark.parametrize(
-    ("model", "shape", "classes", "text", "loss"),
-    [
-        (nn.Linear(3, 4), (2, 5, 3), 4, "logit_matrix", by_token),
-        (nn.Conv2d(3, 6, 1), (2, 3, 4, 4), 6, "logit_matrix(class_axis=1)", F.cross_entropy),
-    ],
-)
-def test_tokens_and_pixels_count_as_examples(
-    model: nn.Module, shape: tuple[int, ...], classes: int, text: str, loss: object
-) -> None:
-    targets = torch.randint(0, classes, (2, *shape[1:-1]) if classes == 4 else (2, *shape[2:]))
-    table = probe(model, (torch.randn(shape), targets), [text], loss=loss, residual_map=ONE).logit_matrix  # type: ignore[arg-type]
-    assert len(table) == targets.numel() * classes
-    assert table[table["is_target"]]["class"].tolist() == targets.flatten().tolist()
-    assert table.groupby("example")["gradient"].sum().abs().max() < 1e-5
-
-
 Gradients = dict[str, Tensor]
 
 
@@ -81,24 +60,6 @@ def by_each_class(model: nn.Module, x: Tensor, targets: Tensor, **options: objec
     found: dict[int, Gradients] = {}
     for_each_class(model, x, targets, lambda index, _, gradients: found.update({index: gradients}), **options)  # type: ignore[arg-type]
     return found
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.integers(2, 5), st.integers(1, 4), st.integers(2, 5), st.integers(0, 10**6))
-def test_understanding_bn_class_wise_mask_sums_to_the_whole(
-    examples: int, width: int, classes: int, seed: int
-) -> None:
-    """understanding-bn/class-wise-mask: by linearity the masked gradients of all classes sum to the full gradient."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, classes)).double()
-    x, targets = torch.randn(examples, 3, dtype=torch.float64), torch.randint(0, classes, (examples,))
-    found = by_each_class(model, x, targets)
-    assert sorted(found) == list(range(classes))
-    F.cross_entropy(model(x), targets).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None
-        total = sum(found[index][name] for index in found)
-        torch.testing.assert_close(total, parameter.grad, rtol=1e-9, atol=1e-12)
 
 
 def test_each_class_is_the_gradient_of_its_logits_alone() -> None:
@@ -113,18 +74,3 @@ def test_each_class_is_the_gradient_of_its_logits_alone() -> None:
         (expected,) = torch.autograd.grad((logits[:, index] * weight).sum(), [parameter])
         assert list(gradients) == ["blocks.0.conv1.weight"]
         torch.testing.assert_close(gradients["blocks.0.conv1.weight"], expected, rtol=1e-3, atol=1e-7)
-
-
-def test_tables_hold_the_gradients() -> None:
-    model, x, targets = wide_resnet(10, 1).eval(), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
-    name = "blocks.1.conv2.weight"
-    found = by_each_class(model, x, targets, parameters=[name])
-    table = classwise_gradients(model, x, targets, [name])
-    np.testing.assert_allclose(table["mean_abs"], [float(found[i][name].abs().mean()) for i in range(10)], rtol=1e-4)
-    np.testing.assert_allclose(table["norm"], [float(found[i][name].norm()) for i in range(10)], rtol=1e-4)
-    assert table["share"].sum() == pytest.approx(1)
-    assert table["predicted_share"].sum() == pytest.approx(1)
-    assert {*zip(table["layer"], table["block"], strict=True)} == {("blocks.1.conv2", "blocks.1")}
-    elements = classwise_elements(model, x, targets, name, classes=[3])
-    np.testing.assert_allclose(elements["gradient"], found[3][name].flatten().numpy(), rtol=1e-3, atol=1e-8)
-    assert len(classwise_gradients(model, x, targets, classes=[0])) == len(list(model.parameters()))

@@ -31,7 +31,6 @@ BY_LOSS: dict[str, Measurement] = {
     "classes": lambda model, x, y, loss: probes.classwise_gradients(model, x, y, ["classifier.weight"], loss=loss),
     "function update": lambda model, x, y, loss: probes.function_update_table(model, x, y, steps=(1,), loss=loss),
     "gamma rate": lambda model, x, y, loss: probes.gamma_updates(model, x, y, scales=(2.0,), loss=loss),
-    "gamma invariance": lambda model, x, y, loss: probes.gamma_invariance(model, x, y, loss=loss),
     "landscape": _along,
     "largest rate": lambda model, x, y, loss: probes.largest_stable_rate(model, [(x, y)], steps=2, loss=loss),
     "divergence": lambda model, x, y, loss: probes.find_divergence(model, [(x, y)] * 3, 1e4, loss=loss),

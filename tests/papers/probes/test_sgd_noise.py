@@ -1,49 +1,17 @@
-"""The noise of minibatch steps: every minibatch there is, against α²M/|B|."""
+"""The gradients of single examples, from which the noise of minibatch steps is predicted."""
 
 from __future__ import annotations
 
-from itertools import product
-
-import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from normless import convert
 from normless.models import wide_resnet
-from normless_papers.probes.sgd_noise import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 3), st.floats(0.01, 2), st.integers(0, 999))
-def test_understanding_bn_equation_2_over_every_minibatch(examples: int, size: int, rate: float, seed: int) -> None:
-    """understanding-bn/equation-2: unbiased, and the squared error is exactly α²M/|B|."""
-    torch.manual_seed(seed)
-    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-    inputs, targets = torch.randn(examples, 3, dtype=torch.float64), torch.randint(3, (examples,))
-    every = torch.tensor(list(product(range(examples), repeat=size)))
-    errors = step_errors(network, inputs, targets, F.cross_entropy, every, rate)
-    noise = noise_per_example(per_example_gradients(network, inputs, targets, F.cross_entropy))
-    assert errors.mean_square == pytest.approx(rate**2 * noise / size, rel=1e-9, abs=1e-25)
-    assert errors.bias == pytest.approx(0, abs=1e-12)
+from normless_papers.probes.sgd_noise import per_example_gradients
 
 
 def images(examples: int) -> tuple[Tensor, Tensor]:
     return torch.randn(examples, 3, 8, 8), torch.randint(10, (examples,))
-
-
-@pytest.mark.parametrize("scheme", ["batch_norm", "skipinit", "fixup"])
-def test_a_real_network_has_the_predicted_noise(scheme: str) -> None:
-    network, given_data = convert(wide_resnet(10, 1), scheme), images(12)
-    for parameter in network.parameters():
-        parameter.data.add_(0.02 * torch.randn_like(parameter))
-    options = {"batch_sizes": (1, 4), "learning_rates": (0.5,), "draws": 100}
-    table = sgd_noise_table(network, *given_data, F.cross_entropy, **options)  # type: ignore[arg-type]
-    assert ((table["noise"] - table["predicted_noise"]).abs() < 4 * table["standard_error"]).all()
-    assert (table["bias"] < 3 * table["predicted_bias"]).all()
-    assert table["noise"][0] / table["noise"][1] == pytest.approx(4, rel=0.35)
 
 
 def test_per_example_gradients_are_those_of_backward_passes_one_by_one() -> None:

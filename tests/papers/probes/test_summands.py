@@ -85,31 +85,6 @@ def test_sums_of_any_convolution_are_those_of_all_its_summands(
     assert torch.all(each.sum((0, 1)).abs() <= each.abs().sum((0, 1)) + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 2**16))
-def test_positions_of_a_linear_layer_are_all_axes_between(lengths: list[int], seed: int) -> None:
-    torch.manual_seed(seed)
-    module, x = nn.Linear(3, 2).double(), torch.randn(*lengths, 3).double()
-    check(module, x, *by_output(module, x))
-
-
-@settings(max_examples=30, deadline=None)
-@given(convolutions(), st.data())
-def test_the_summands_of_one_parameter_are_those_of_autograd(
-    layer: tuple[nn.Module, Tensor], data: st.DataObject
-) -> None:
-    module, x = layer[0].double(), layer[1].double()
-    found = summands_of(module, x, torch.randn_like(module(x)))
-    index = tuple(data.draw(st.integers(0, length - 1)) for length in found.shape)
-    of_one = found.of_parameter(index)
-    sums = found.sums()
-    assert of_one.shape == (found.examples, *found.gradient.shape[2:])
-    torch.testing.assert_close(of_one.sum(), sums.total[index])
-    torch.testing.assert_close(of_one.abs().sum(), sums.sum_abs[index])
-    torch.testing.assert_close(of_one.flatten(1).sum(1).abs().sum(), sums.sum_b_abs_sum_xy[index])
-    torch.testing.assert_close(of_one.sum(0).abs().sum(), sums.sum_xy_abs_sum_b[index])
-
-
 @pytest.mark.parametrize("make", [scalar_affine, scaled_std])
 def test_of_a_scalar_layer_it_is_the_weight_as_applied(make: Any) -> None:
     """Multiplier, bias before the layer, standardized weight: all are behind or before what the weight is times."""
@@ -127,12 +102,3 @@ def test_of_a_scalar_layer_it_is_the_weight_as_applied(make: Any) -> None:
     torch.testing.assert_close(found, torch.autograd.grad(y, weight, gradient)[0])
     assert not torch.equal(moved, after)
     assert torch.equal(module.before.running_mean, after)
-
-
-def test_half_precision_is_summed_in_float32() -> None:
-    module = nn.Conv2d(3, 4, 3)
-    x, gradient = torch.randn(2, 3, 6, 6).bfloat16(), torch.randn(2, 4, 4, 4).bfloat16()
-    found = summands_of(module, x, gradient).sums()
-    assert found.total.dtype == torch.float32
-    exact = summands_of(module, x.double(), gradient.double()).sums()
-    torch.testing.assert_close(found.sum_abs.double(), exact.sum_abs, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Updates in function space and of a branch of scalars, and the terms of an objective, against closed forms."""
+"""Updates in function space and the terms of an objective, against closed forms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from normless.models import resnet_cifar, wide_resnet
 from normless_papers.fixup.updates import RectifiedNetwork, closed_form
 from normless_papers.probes.function_update import function_update_table
 from normless_papers.probes.objective_terms import l2_share, loss_terms
-from normless_papers.probes.scalar_branch import exact_update, first_order_update, scalar_branch
 from normless_papers.probes.update_trace import update_terms
 
 IMAGES, TARGETS = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 3, 3, 9])
@@ -41,21 +40,6 @@ def test_the_limit_is_autograds_jacobian_times_the_gradient(training: bool) -> N
     assert table["update_norm"][1] == pytest.approx(1e-3 * table["update_per_rate"][1])
 
 
-def test_a_linear_network_moves_by_the_closed_form() -> None:
-    """z = Wx: one step on one example changes z by −η‖x‖²(p − y), and the loss follows SGD itself."""
-    network = nn.Linear(5, 3, bias=False).double()
-    x, y = torch.randn(1, 5).double(), torch.tensor([1])
-    table = function_update_table(network, x, y, rates=(0.1,), steps=(0, 2), step_rate=0.3)
-    error = (network(x).softmax(1) - F.one_hot(y, 3)).detach()
-    assert table["update_per_rate"][0] == pytest.approx(float(x.square().sum() * error.norm()))
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
-    for _ in range(2):
-        optimizer.zero_grad()
-        F.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    assert table["loss"][1] == pytest.approx(F.cross_entropy(network(x), y).item())
-
-
 @settings(max_examples=12, deadline=None)
 @given(blocks=st.integers(1, 4), width=st.integers(1, 7), layers=st.integers(1, 3))
 def test_fixup_theorem_3_terms_are_the_closed_form(blocks: int, width: int, layers: int) -> None:
@@ -69,20 +53,6 @@ def test_fixup_theorem_3_terms_are_the_closed_form(blocks: int, width: int, laye
     assert set(found) == set(expected)
     for name, matrix in found.items():
         assert torch.allclose(matrix, expected[name], rtol=1e-9, atol=1e-12), name
-
-
-@settings(deadline=None)
-@given(st.integers(1, 10_000), st.integers(2, 6), st.floats(1e-6, 1e-2))
-def test_fixup_theorem_4_closed_forms(blocks: int, layers: int, rate: float) -> None:
-    """fixup/theorem-4: m·η/L for equal scalars, η/L with the last at 0, m·η for ones; two zeros stop a branch."""
-    expected = {"equal": layers / blocks, "zero_last": 1 / blocks, "ones": layers}
-    for option, slope in expected.items():
-        scalars = scalar_branch(option, blocks, layers)  # type: ignore[arg-type]
-        assert first_order_update(scalars, rate) == pytest.approx(-rate * slope, rel=1e-9)
-    # With the last scalar at 0 only it moves: the formula is exact at any step.
-    assert exact_update(scalar_branch("zero_last", blocks, layers), rate) == pytest.approx(-rate / blocks, rel=1e-9)
-    stopped = torch.tensor([1.0, 0.0, 0.0])
-    assert first_order_update(stopped, rate) == exact_update(stopped, rate) == 0
 
 
 def test_zeroinit_l2_dominates_initial_loss() -> None:
@@ -99,14 +69,3 @@ def test_zeroinit_l2_dominates_initial_loss() -> None:
         assert table.loc[table["term"] == "l2", "value"].sum() == pytest.approx(expected, rel=0.03)
     assert shares[0] < 0.25 < 0.5 < shares[1]
     assert max(entropies) < 1.2 * min(entropies)
-
-
-def test_every_term_is_what_an_optimizer_adds_up() -> None:
-    network = convert(wide_resnet(10, 1), "fixup")
-    groups = param_groups(network, lr=0.1, weight_decay=0.01, policy="all")
-    table = loss_terms(network, groups, IMAGES, TARGETS).set_index("group")
-    decays = {g["name"]: sum(0.005 * float(p.detach().square().sum()) for p in g["params"]) for g in groups}
-    data, decay = F.cross_entropy(network.train()(IMAGES), TARGETS).item(), sum(decays.values())
-    assert table["value"].to_dict() == pytest.approx(decays | {"": data})
-    assert table["share"].sum() == pytest.approx(1)
-    assert l2_share(table.reset_index()) == pytest.approx(decay / (decay + data))

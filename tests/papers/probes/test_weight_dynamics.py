@@ -1,4 +1,4 @@
-"""Weights, their angle to the gradient and multipliers, while a network trains."""
+"""Weights and their angle to the gradient, while a network trains."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless import convert, probe
-from normless.edits import BranchMultiplier
 from normless.models import dense, resnet_cifar
-from normless.schemes import Scheme
 from normless_papers.probes.weight_dynamics import COLUMNS, WeightDynamics
 
 
@@ -50,10 +48,3 @@ def test_measured_numbers_are_those_of_the_weights() -> None:
             assert row["gradient_norm"] == pytest.approx(float(weight.grad.norm()))
             cosine = F.cosine_similarity(weight.detach().flatten(), weight.grad.flatten(), dim=0)
             assert row["cosine"] == pytest.approx(float(cosine), abs=1e-6)
-
-
-def test_multipliers_of_sums_are_found_too() -> None:
-    """A branch that ends in a norm has its multiplier in the residual sum."""
-    network = convert(resnet_cifar(8), Scheme("multiplied", (BranchMultiplier(0.25),)))
-    table = measured(network, torch.randn(2, 3, 8, 8))
-    assert (table.loc[table["place"] == "branch", "multiplier"] == 0.25).all()

@@ -58,16 +58,6 @@ def test_text_of_known_bytes_comes_back(text: str) -> None:
     assert all(len(SPECIAL_TOKENS) <= token < vocabulary.size <= 40 for token in tokens)
 
 
-def test_special_tokens_are_never_read_from_text_and_end_what_is_decoded() -> None:
-    texts = ["</s> <s> <pad> <unk>"]
-    vocabulary = BytePairs.train(texts, 60)
-    (tokens,) = vocabulary.encode(texts)
-    assert not set(tokens) & set(SPECIAL_TOKENS)
-    padding, start, end, _ = SPECIAL_TOKENS
-    sentences = [tokens, [start, *tokens, end, *tokens, padding], [padding, *tokens], [end], []]
-    assert vocabulary.decode(sentences) == [*texts * 3, "", ""]
-
-
 def test_a_saved_vocabulary_is_the_same(tmp_path: Path) -> None:
     vocabulary = BytePairs.train(TEXTS, 30)
     path = tmp_path / "vocabulary.json"
@@ -76,10 +66,6 @@ def test_a_saved_vocabulary_is_the_same(tmp_path: Path) -> None:
     texts = [*TEXTS, "newer </s>"]
     assert loaded.encode(texts) == vocabulary.encode(texts)
     assert (loaded.to_json(), loaded.size) == (vocabulary.to_json(), vocabulary.size)
-    path.write_text(vocabulary.to_json().replace("<pad>", "<fill>"), encoding="utf-8")
-    with pytest.raises(DataFormatError, match="as its tokens 0, 1, 2, 3, but this one has them as None, 1, 2, 3"):
+    path.write_bytes(b"{}")
+    with pytest.raises(DataFormatError, match=r"vocabulary\.json is not a vocabulary of byte pairs"):
         BytePairs.load(path)
-    for content in (b"{}", b"\xff", b"no JSON"):
-        path.write_bytes(content)
-        with pytest.raises(DataFormatError, match=r"vocabulary\.json is not a vocabulary of byte pairs"):
-            BytePairs.load(path)

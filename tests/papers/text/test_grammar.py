@@ -27,11 +27,6 @@ NOUNS = {noun.english: noun for noun in (*ANIMATE, *THINGS)}
 VERBS = {verb.english: verb for verb in (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *COMPLEMENT)}
 
 
-@pytest.fixture(scope="module")
-def text() -> ParallelText:
-    return load_data("grammar", kind=ParallelText)
-
-
 def phrase(noun: str, determiner: str = "definite", *adjectives: tuple[str, str], plural: bool = False) -> NounPhrase:
     return NounPhrase(determiner, adjectives, NOUNS[noun], plural)
 
@@ -47,16 +42,9 @@ def hand_made() -> list[tuple[Clause, str, str]]:
     seen_dog = NounPhrase("definite", (), NOUNS["dog"], False, relative=RelativeClause(does("see"), phrase("woman")))
     sleeper = NounPhrase("indefinite", (OLD,), NOUNS["child"], False, relative=RelativeClause(does("sleep", tense=0)))
     friend = NounPhrase("many", (RED,), NOUNS["bird"], True, companion=phrase("mouse", "two", OLD, plural=True))
-    loves, sings = does("love", phrase("cat", "indefinite")), does("sing", tense="perfect")
     gives = does("give", phrase("apple", "indefinite"), 1, recipient=phrase("girl", plural=True))
-    sees = Clause(phrase("man", "indefinite", RED), does("see", phrase("dog", "definite", OLD)))
-    teachers, works = phrase("teacher", plural=True), does("work")
+    reason = Clause(seen_dog, does("sing", tense="perfect"))
     return [
-        (
-            Clause(seen_dog, loves),
-            "The dog that the woman sees loves a cat.",
-            "Der Hund, den die Frau sieht, liebt eine Katze.",
-        ),
         (
             Clause(phrase("king"), does("find", sleeper, "perfect"), adverb=("today", "heute")),
             "Today the king has found an old child that can sleep.",
@@ -68,12 +56,7 @@ def hand_made() -> list[tuple[Clause, str, str]]:
             "Viele rote Vögel mit zwei alten Mäusen müssen den Mädchen einen Apfel geben.",
         ),
         (
-            Clause(phrase("queen", "demonstrative"), does("say"), complement=sees),
-            "This queen says that a red man sees the old dog.",
-            "Diese Königin sagt, dass ein roter Mann den alten Hund sieht.",
-        ),
-        (
-            Clause(teachers, works, reason=Clause(seen_dog, sings)),
+            Clause(phrase("teacher", plural=True), does("work"), reason=reason),
             "The teachers work because the dog that the woman sees has sung.",
             "Die Lehrer arbeiten, weil der Hund, den die Frau sieht, gesungen hat.",
         ),
@@ -90,14 +73,15 @@ def test_no_sentence_has_two_translations() -> None:
     generator = random.Random(1)
     german_of: dict[str, str] = {}
     english_of: dict[str, str] = {}
-    for _ in range(15_000):
+    for _ in range(5_000):
         english, german = sentence_pair(generator)
         assert german_of.setdefault(english, german) == german
         assert english_of.setdefault(german, english) == english
         assert max(len(english.split()), len(german.split())) <= LONGEST
 
 
-def test_held_out_sentences_are_new_and_their_words_are_not(text: ParallelText) -> None:
+def test_held_out_sentences_are_new_and_their_words_are_not() -> None:
+    text = load_data("grammar", kind=ParallelText)
     sets = (text.train, text.validation, text.test)
     assert [len(pairs.source) for pairs in sets] == [6000, 300, 300]
     for side in ("source", "target"):

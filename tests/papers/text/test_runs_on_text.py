@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import docstring_parser
 import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from run_helpers import Interrupt, assert_same_run, assert_two_processes_are_one, without_seconds
 from text_helpers import BERT, PAIRS, quick, written
 from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.errors import MissingExtraError
-from normless.probes import RideAlong, every
-from normless_lab.train import RunConfig, RunListener, TrainConfig, network_and_data, train
-from normless_lab.train.command import descriptions
-from normless_lab.train.pauses import TerminatedError
-from normless_papers.experiments.image_runs import PaperConfig
+from normless_lab.train import RunConfig, network_and_data, train
 from normless_papers.text import BytePairs, TextConfig, TranslationConfig, bleu, translate
 
 KINDS = ("text", "translation")
-
-
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-
-
 TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
 
 
@@ -52,14 +39,10 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 def test_a_run_learns_and_reports(uninterrupted: tuple[Path, Any, Any]) -> None:
-    directory, config, result = uninterrupted
+    directory, _, result = uninterrupted
     losses = [row.training_loss for row in result.epochs]
     assert losses == sorted(losses, reverse=True)
-    assert result.data_checksum.startswith(result.data.partition("sha256 ")[2][:12])
-    assert result.versions["torch"] == torch.__version__
-    assert (result.seed, result.config_hash) == (0, config.hash)
     assert type(result).from_dict(json.loads((directory / "result.json").read_text())) == result
-    assert type(config).from_dict(yaml.safe_load((directory / "config.yaml").read_text())) == config
     steps = pd.read_parquet(directory / "steps.parquet")
     assert len(steps) == result.steps
     for row in result.epochs:
@@ -71,7 +54,6 @@ def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[
     directory, config, result = uninterrupted
     network, data = network_and_data(directory, type(config))
     assert not network.training
-    assert result.parameters == sum(parameter.numel() for parameter in network.parameters())
     pieces = BytePairs.load(directory / "vocabulary.json")
     assert pieces.size == result.vocabulary
     check = translation_figures if config is PAIRS else text_figures
@@ -83,7 +65,6 @@ def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[
 def text_figures(_: Path, result: Any, network: nn.Module, data: Any, pieces: BytePairs) -> Any:
     # A warm-up over a tenth of the steps, within a straight line to 0.
     assert [row.rate for row in result.epochs] == pytest.approx([3e-3 * (1 - step / 30) for step in (9, 19, 29)])
-    assert result.data.startswith("sentiment: opinions of the embedded grammar, seed 0; 320 train / 80 test")
     assert (result.chance_accuracy, data.tokens.size) == (0.5, pieces.size)
     losses, right = [], []
     with torch.no_grad():
@@ -98,10 +79,6 @@ def text_figures(_: Path, result: Any, network: nn.Module, data: Any, pieces: By
 def translation_figures(directory: Path, result: Any, network: nn.Module, data: Any, pieces: BytePairs) -> Any:
     assert [row.validation_bleu is None for row in result.epochs] == [True, False, False]
     assert [row.rate for row in result.epochs] == pytest.approx([3e-3 * (2 / step) ** 0.5 for step in (6, 12, 18)])
-    assert result.validation_loss == result.epochs[-1].validation_loss
-    assert result.bleu_signature.startswith("nrefs:1|case:mixed|")
-    assert "grammar, en to de" in result.data
-    assert data.vocabulary.to_json() == pieces.to_json()
     translations = translate(network, data, "test", width=2, longer_by=5)
     assert (directory / "translations.txt").read_text().splitlines() == translations
     assert bleu(translations, data.pairs("test").target).score == result.test_bleu_beam
@@ -130,47 +107,6 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Any,
     assert_same_run(tmp_path, directory, 3, MOMENTS, tuple(files))
 
 
-class Terminate(RunListener):
-    """Tells the process to end at the third step."""
-
-    def on_step(self, step: int, loss: float) -> None:
-        if step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-SMALL_BERT = TextConfig(
-    model="transformers:bert(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)",
-    data="sentiment(train=160, test=20)",
-    epochs=1,
-    device="cpu",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config", [SMALL_BERT, replace(PAIRS, data="grammar(train=400, validation=20, test=20)", epochs=1)], ids=KINDS
-)
-def test_a_run_goes_on_within_an_epoch(tmp_path: Path, config: RunConfig) -> None:
-    whole = train(config, tmp_path / "whole")
-    with pytest.raises(TerminatedError):
-        train(config, tmp_path / "parts", listeners=[Terminate()])
-    assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
-    assert_same_run(tmp_path / "parts", tmp_path / "whole", 1, MOMENTS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scheme", ["fixup", "skipinit", "layer_norm"])
-def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str, kind: str) -> None:
-    settings = {"weight_decay": 1e-4, "decoupled_decay": True, "clip": 1.0, "scalar_rate_scale": 0.1}
-    config = replace(config_of(kind, tmp_path), scheme=scheme, epochs=2, **settings)
-    result = train(config, tmp_path / "run")
-    assert result.outcome != "diverged"
-    assert result.epochs[1].training_loss < result.epochs[0].training_loss
-    network, _ = network_and_data(tmp_path / "run", type(config))
-    assert any(isinstance(module, nn.LayerNorm) for module in network.modules()) == (scheme == "layer_norm")
-
-
 def exact(config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
     """A run without dropout in double precision, and the same with its batches in parts."""
     config = replace(config, precision="64-true", epochs=1, clip=0.1)
@@ -189,8 +125,6 @@ def test_micro_batches_are_the_batch(tmp_path: Path, kind: str) -> None:
     for name in ("training_loss", "training_accuracy"):
         assert getattr(parts.epochs[0], name) == pytest.approx(getattr(undivided.epochs[0], name), rel=1e-9)
     assert parts.test_loss == pytest.approx(undivided.test_loss, rel=1e-6)
-    with pytest.raises(ValueError, match="Probes measure whole batches"):
-        train(replace(whole, **micro), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
 
 
 # Of the last batch, one sentence, the second process has none.
@@ -203,8 +137,6 @@ SENTENCES = TextConfig(
     precision="64-true",
     device="cpu",
 )
-
-
 # Processes have different numbers of tokens, and in one batch the second has no sentence.
 UNEVEN_PAIRS = replace(
     PAIRS,
@@ -219,54 +151,28 @@ UNEVEN_PAIRS = replace(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [SENTENCES, replace(SENTENCES, micro_batch_size=None, strategy="fsdp2"), UNEVEN_PAIRS],
-    ids=["text", "sharded text", "translation"],
-)
+@pytest.mark.parametrize("config", [SENTENCES, UNEVEN_PAIRS], ids=KINDS)
 def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
     assert_two_processes_are_one(config, tmp_path)
-    texts = [path.read_text() for name in ("one", "two") if (path := tmp_path / name / "translations.txt").exists()]
+    texts = [path.read_text() for path in tmp_path.glob("*/translations.txt")]
     assert len(texts) == 2 * (config is UNEVEN_PAIRS)
     assert len(set(texts)) <= 1
 
 
-def saved_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
-    """A short run, and its network saved in a folder without its vocabulary."""
-    if kind == "text":
-        first: Any = quick(folder, epochs=1, scheme="skipinit", data="sentiment(train=64, test=20)")
-    else:
-        first = replace(PAIRS, model=TRANSLATOR, scheme="skipinit", epochs=1)
-    train(first, folder / "first")
-    net, data = network_and_data(folder / "first", type(first))
-    if kind == "text":
-        inputs, model = (
-            (data.longest_sentence,),
-            f"{first.model}(vocabulary={data.tokens.size}, classes=2, padding=0)",
-        )
-    else:
-        inputs = tuple(next(data.train_batches(600, seed=0, epoch=0))[:2])
-        model = TRANSLATOR.replace(")", f", vocabulary={data.vocabulary.size})")
-    nl.save(net, folder / "net", model, example_inputs=inputs)
-    return replace(first, model=str(folder / "net"), rate=1e-12), net
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_network_is_trained_further(tmp_path: Path, kind: str) -> None:
-    further, net = saved_run(tmp_path, kind)
+def test_a_saved_network_is_trained_further(tmp_path: Path) -> None:
+    first = replace(PAIRS, model=TRANSLATOR, scheme="skipinit", epochs=1)
+    before = train(first, tmp_path / "first")
+    net, data = network_and_data(tmp_path / "first", TranslationConfig)
+    model = TRANSLATOR.replace(")", f", vocabulary={data.vocabulary.size})")
+    inputs = tuple(next(data.train_batches(600, seed=0, epoch=0))[:2])
+    nl.save(net, tmp_path / "net", model, example_inputs=inputs)
     shutil.copy(tmp_path / "first" / "vocabulary.json", tmp_path / "net")
     # The vocabulary beside the network is taken, and not one of this size.
-    further = replace(further, vocabulary=300)
+    further = replace(first, model=str(tmp_path / "net"), rate=1e-12, vocabulary=300)
     result = train(further, tmp_path / "run")
-    before = json.loads((tmp_path / "first" / "result.json").read_text())
-    assert (result.test_loss, result.test_accuracy) == pytest.approx((before["test_loss"], before["test_accuracy"]))
-    assert (tmp_path / "run/vocabulary.json").read_text() == (tmp_path / "first/vocabulary.json").read_text()
-    tuned, _ = network_and_data(tmp_path / "run", type(further))
+    assert (result.test_loss, result.test_accuracy) == pytest.approx((before.test_loss, before.test_accuracy))
+    tuned, _ = network_and_data(tmp_path / "run", TranslationConfig)
     assert scheme_of(tuned) == "skipinit"
-    for name, value in tuned.state_dict().items():
-        torch.testing.assert_close(value, net.state_dict()[name])
-    with pytest.raises(ValueError, match="was converted by 'skipinit' and the run asks for 'fixup'"):
-        train(replace(further, scheme="fixup"), tmp_path / "no")
 
 
 def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,21 +194,11 @@ def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch:
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("text", {"model": "normless:transformer"}, "Expected transformers:KIND.*'normless"),
-    ("text", {"model": "bert"}, "Expected transformers:KIND"),
-    ("text", {"model": "words.py:nothing"}, "There is no file words.py"),
     ("text", {"model": "{folder}/words.py:deaf"}, "Expected 1×2 logits of .*deaf for the longest sentence"),
-    ("text", {"scheme": "nosuch"}, "There is no scheme 'nosuch'"),
-    ("text", {"data": "sst3"}, r"no data set 'sst3' of labelled text\. Did you mean sst2\?"),
-    ("text", {"vocabulary": 10}, "special tokens alone are"),
     ("text", {"model": BERT.replace("embeddings=40", "embeddings=8")}, "the longest sentence .* setting longest"),
-    ("translation", {"model": "normless:wide_resnet(depth=10)"}, "does not take vocabulary"),
-    ("translation", {"model": "transformer"}, r"Expected normless:transformer\(…\), .*'transformer'"),
-    ("translation", {"model": "normless:transformer(vocabulary=9)"}, "is the number of byte pairs of the text"),
     ("translation", {"model": "normless:transformer(padding=3)"}, "the token that fills up sentences is 0"),
     ("translation", {"model": "{folder}/words.py:net"}, r"words\.py:net is not a network that translates"),
-    ("translation", {"data": "europarl"}, "There is no data set 'europarl' of parallel text. There are grammar"),
     ("translation", {"source": "fr"}, "languages are en and de"),
-    ("translation", {"batch_tokens": 5}, "allow larger batches"),
     ("translation", {"longest": 3}, "No training pair of grammar has both sides within 3 tokens"),
     ("translation", {"warmup_steps": 18}, "Expected warmup_steps below the 18 steps of epochs=3, got 18"),
 ]
@@ -318,18 +214,3 @@ def test_a_mistake_has_its_sentence_and_leaves_no_files(
     with pytest.raises(ValueError, match=sentence):
         train(replace(config, **{**change, "model": model}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_missing_packages_are_named_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normless.extras.find_spec", lambda module: None if module == "sacrebleu" else module)
-    with pytest.raises(MissingExtraError, match=r"BLEU needs sacrebleu.*normless\[translation\]"):
-        train(PAIRS, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, PaperConfig, TextConfig, TranslationConfig])
-def test_every_setting_has_its_line(kind: type[RunConfig]) -> None:
-    described = descriptions(kind)
-    assert all(described[field.name] for field in fields(kind))
-    own = {parameter.arg_name for parameter in docstring_parser.parse(kind.__doc__ or "").params}
-    assert own <= {field.name for field in fields(kind)}

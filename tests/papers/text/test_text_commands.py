@@ -1,4 +1,4 @@
-"""`normless train-text`, `train-translation` and sweeps of such runs: settings, hashes, what is printed."""
+"""`normless train-translation` and the settings of runs on text: hashes, what is printed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from command_outputs import check_output
-from text_helpers import written
 
 from normless.cli import main
-from normless_lab.sweeps import Laboratory, Sweep
 from normless_lab.train import train
 from normless_papers.text import TextConfig, TranslationConfig, TranslationResult
 
@@ -36,19 +34,6 @@ def test_the_hash_depends_on_every_setting_but_the_place(kind: Any, field: str) 
     assert (changed.hash == config.hash) == (field in PLACE)
     again = kind.from_dict(yaml.safe_load(yaml.safe_dump(changed.to_dict())))
     assert (again, again.hash) == (changed, changed.hash)
-
-
-def test_a_text_run_has_a_place_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["train-text", "--model", f"{written(tmp_path)}:words", "--data", "sentiment(train=64, test=20)"]
-    words += ["--vocabulary", "250", "--epochs", "1", "--device", "cpu", "--scheme", "skipinit(alpha=1)"]
-    assert main([*words, "--probes", "signal"]) == 0
-    (directory,) = (tmp_path / "runs").iterdir()
-    assert directory.name.rpartition("-")[0] == "sentiment-skipinit"
-    assert list((directory / "probes" / "signal").iterdir())
-    assert "epoch 1/1" in capsys.readouterr().err
 
 
 PAIRS = {
@@ -75,21 +60,3 @@ def test_a_translation_prints_one_json_object(tmp_path: Path, capsys: pytest.Cap
     config = TranslationConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
     assert config == TranslationConfig.from_dict(PAIRS)
     assert train(config, tmp_path / "run") == result  # it is the stored one
-    assert main(["train-translation", "--config", str(tmp_path / "run" / "config.yaml"), "--out", words[-1]]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"{result.test_bleu_greedy:.2f} greedy, {result.test_bleu_beam:.2f} by beam search (nrefs:1|" in shown
-
-
-def test_a_sweep_of_translations_has_their_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stated = {"name": "pairs", "run": "train-translation", "base": PAIRS, "rates": [0.003], "replicates": 1}
-    sweep = Sweep.from_dict(stated)
-    with Laboratory(tmp_path / "lab", workers=1) as lab:
-        result = lab.run(sweep, metrics=("bleu",))
-    (row,) = result.runs.to_dict("records")
-    assert 0 <= row["bleu"] <= 100
-    assert row["validation_bleu"] == result.epochs["validation_bleu"].iloc[-1]
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(stated))
-    words = ["sweep", "status", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "lab"), "--metrics"]
-    assert main([*words, "bleu", "--json"]) == 0
-    assert main([*words, "doublings"]) == 2
-    assert "There is no metric doublings" in capsys.readouterr().err

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.error import URLError
@@ -50,53 +48,20 @@ def glue(folder: Path, end: str = "\n") -> None:
     (folder / "test.tsv").write_bytes(tsv([("0", "unlabelled")], "index\tsentence", end))
 
 
-def commas(folder: Path) -> None:
-    folder.mkdir()
-    for name, rows in (("train", TRAIN), ("val", DEV)):
-        lines = io.StringIO()
-        csv.writer(lines).writerows([("id", "verdict", "text"), *((7, label, text) for text, label in rows)])
-        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(lines.getvalue().encode()))
-
-
-def hub_of_sentences(folder: Path) -> None:
-    """The classes of the test set are withheld."""
-    (folder / "data").mkdir(parents=True)
-    for name, rows in (("train", TRAIN), ("validation", DEV), ("test", [("withheld", "-1")])):
-        sentences, labels = zip(*rows, strict=True)
-        table = {"idx": [*range(len(rows))], "sentence": [*sentences], "label": [*map(int, labels)]}
-        pq.write_table(pa.table(table), folder / "data" / f"{name}-00000-of-00001.parquet")
-
-
-@pytest.mark.parametrize(
-    ("write", "place", "data"),
-    [
-        *((glue, place, "sst2") for place in ("SST-2", "sst2", ".")),
-        (lambda folder: glue(folder, "\r\n"), ".", "labelled_text"),
-        (commas, ".", "labelled_text(sentence='text', label='verdict')"),
-        (hub_of_sentences, ".", "sst2"),
-    ],
-)
-def test_labelled_sentences_are_tested_on_dev(tmp_path: Path, write: Spoil, place: str, data: str) -> None:
-    (tmp_path / "root").mkdir()
-    write(tmp_path / "root" / place if place != "." else tmp_path / "text")
-    root = tmp_path / ("root" if place != "." else "text")
-    text = labelled(root, data)
+@pytest.mark.parametrize(("end", "data"), [("\n", "sst2"), ("\r\n", "labelled_text(label='label')")])
+def test_labelled_sentences_are_tested_on_dev(tmp_path: Path, end: str, data: str) -> None:
+    glue(tmp_path / "SST-2", end)
+    text = labelled(tmp_path if data == "sst2" else tmp_path / "SST-2", data)
     assert text.classes == ("0", "1")
     for part, rows in ((text.train, TRAIN), (text.test, DEV)):
         assert part.sentences == tuple(sentence.strip() for sentence, _ in rows)
         assert part.labels == tuple(int(label) for _, label in rows)
-    assert "3 train / 2 test sentences, 2 classes; sha256 " in text.provenance
-    if data == "sst2":
-        fewer = labelled(root, "sst2(train=2, test=1)")
-        assert (fewer.size("train"), fewer.size("test")) == (2, 1)
 
 
 MISTAKES = [
     ({"train": tsv(TRAIN, "text\tlabel")}, "no column 'sentence' among text, label"),
-    ({"train": tsv(TRAIN, "sentence\tverdict")}, "train.tsv has no column 'label' with classes"),
     ({"train": tsv([*TRAIN, ("one cell",)])}, "The column 'label' of .*train.tsv has ''"),
     ({"train": tsv(TRAIN[1:])}, "train.tsv has one class only, '0'"),
-    ({"train": tsv([*TRAIN, ("one", "0", "more")])}, "train.tsv is not a table of text in UTF-8 with a header"),
     ({"train": tsv([])}, "train.tsv holds no sentence"),
     ({"train": b"\xff\xfe"}, "train.tsv is not a table of text in UTF-8"),
     ({"dev": tsv([("new", "2")])}, "dev.tsv has the class '2', which train.tsv has not; that has 0, 1"),
@@ -113,16 +78,6 @@ def test_every_mistake_in_a_file_has_its_sentence(tmp_path: Path, files: dict[st
         labelled(tmp_path / "text")
 
 
-def test_a_text_that_is_not_there_says_where_it_was_sought(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"sst2 is in none of .*SST-2, .*train\.tsv.*--data-root"):
-        labelled(tmp_path, "sst2")
-    with pytest.raises(DataNotFoundError, match=r"has no train\.tsv, train\.csv.*--data-root"):
-        labelled(tmp_path)
-    (tmp_path / "train.tsv").write_bytes(tsv(TRAIN))
-    with pytest.raises(DataFormatError, match="no test or dev with classes"):
-        labelled(tmp_path)
-
-
 def write_text(path: Path, lines: Sequence[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = "".join(f"{line}\n" for line in lines).encode()
@@ -135,13 +90,12 @@ def write_sets(folder: Path, names: str = "train val test", suffix: str = "", mi
             write_text(folder / f"{name}{middle}.{language}{suffix}", sentences)
 
 
-def write_hub(folder: Path, *, struct: bool) -> None:
+def write_hub(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
     def write(name: str, german: Sequence[str], english: Sequence[str]) -> None:
-        columns = {"de": pa.array(german), "en": pa.array(english)}
-        rows = pa.array([{"de": sentence, "en": other} for sentence, other in zip(german, english, strict=True)])
-        pq.write_table(pa.table({"translation": rows} if struct else columns), folder / f"{name}.parquet")
+        rows = [{"de": sentence, "en": other} for sentence, other in zip(german, english, strict=True)]
+        pq.write_table(pa.table({"translation": pa.array(rows)}), folder / f"{name}.parquet")
 
     for number, part in enumerate((slice(0, 1), slice(1, None))):
         write(f"train-0000{number}-of-00002", *(side[part] for side in SETS["train"]))
@@ -150,13 +104,9 @@ def write_hub(folder: Path, *, struct: bool) -> None:
 
 
 LAYOUTS: list[Spoil] = [
-    lambda folder: write_sets(folder, "train val test_2016_flickr"),
-    lambda folder: write_sets(folder, "train valid test", ".gz"),
     lambda folder: write_sets(folder, "train dev test", "", ".de-en"),
     lambda folder: write_sets(folder, "train validation test2017", ".gz", ".en-de"),
-    lambda folder: write_hub(folder, struct=True),
-    lambda folder: write_hub(folder / "data", struct=False),
-    lambda folder: write_hub(folder / "de-en", struct=True),
+    lambda folder: write_hub(folder / "de-en"),
 ]
 
 
@@ -172,12 +122,10 @@ def assert_is_the_text(text: ParallelText) -> None:
     assert text.languages == ("de", "en")
 
 
-@pytest.mark.parametrize("below", ["multi30k", "."])
-def test_multi30k_is_read_from_its_folder_or_the_root(tmp_path: Path, below: str) -> None:
-    write_sets(tmp_path / below, "train val test_2016_flickr", ".gz")
+def test_multi30k_is_read_from_its_folder(tmp_path: Path) -> None:
+    write_sets(tmp_path / "multi30k", "train val test_2016_flickr", ".gz")
     text = parallel(tmp_path, "multi30k")
     assert_is_the_text(text)
-    assert text.provenance.startswith("multi30k, de to en: text files, test set test_2016_flickr; 3 train / 1 valid")
     assert parallel(tmp_path, "multi30k(source='en', target='de')").train == Pairs(*reversed(text.train))
 
 
@@ -186,20 +134,12 @@ def spoil_gzip(folder: Path) -> None:
     (folder / "val.de.gz").write_bytes(gzip.compress(b"Vier\n" * 99)[:-9])
 
 
-def empty(folder: Path) -> None:
-    for side in ("de", "en"):
-        (folder / f"val.{side}").write_bytes(b"")
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda folder: write_text(folder / "val.de", ["Vier", "Fünf"]), r"val\.de and .*val\.en hold 2 and 1 sent"),
         (spoil_gzip, r"val\.de\.gz is not text in UTF-8, compressed by gzip"),
-        (lambda folder: (folder / "val.de").write_bytes("Fünf\n".encode("latin-1")), r"val\.de is not text in UTF-8"),
-        (empty, "hold 0 and 0 sentences"),
         (lambda folder: (folder / "val.de").unlink(), r"no val\.de with val\.en or valid\.de"),
-        (lambda folder: (folder / "test.en").unlink(), r"no test\.de with test\.en \(or \.gz\)"),
     ],
 )
 def test_damaged_text_files_are_named(tmp_path: Path, spoil: Spoil, message: str) -> None:
@@ -222,10 +162,6 @@ def test_talks_are_read_as_distributed(tmp_path: Path) -> None:
     assert list(zip(*text.validation, strict=True)) == held
     assert list(zip(*text.train, strict=True)) == [pair for pair in whole if pair not in held]
     assert text.test.source == ("Hallo & dev2010", "Hallo", "Hallo & tst2010", "Hallo")
-    assert parallel(tmp_path, "parallel_text(source='en', target='de')").test == Pairs(*reversed(text.test))
-    (tmp_path / "IWSLT14.TED.dev2010.de-en.en.xml").unlink()
-    with pytest.raises(DataFormatError, match=r"dev2010\.de-en\.en\.xml is missing"):
-        parallel(tmp_path)
 
 
 def files_in(folder: Path) -> list[str]:

@@ -138,21 +138,3 @@ class Uncached(nn.Module):
         assert cache is None
         logits, _ = self.network.decode(tokens, memory)  # type: ignore[operator]
         return logits, None
-
-
-class Copying(nn.Module):
-    """Says its source, token by token."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(20.0))
-        self.vocabulary = vocabulary
-
-    def encode(self, source: Tensor) -> Tensor:
-        return nn.functional.pad(source, (0, 1), value=END)
-
-    def decode(self, tokens: Tensor, memory: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
-        done = 0 if cache is None else cache.shape[1]
-        places = torch.arange(done, done + tokens.shape[1]).clamp(max=memory.shape[1] - 1)
-        logits = nn.functional.one_hot(memory[:, places], self.vocabulary) * self.scale
-        return logits, memory[:, : done + tokens.shape[1]]

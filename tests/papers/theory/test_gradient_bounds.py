@@ -9,38 +9,16 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured import measured
-from torch import Tensor, nn
+from torch import nn
 
 from normless import convert, residual_map
-from normless.models import dense, resnet, resnet_cifar
-from normless.probes import observe
+from normless.models import dense
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
 
 
-def batch(size: int = 8, side: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(size, 3, side, side, generator=generator)
-    return images, torch.randint(10, (size,), generator=generator)
-
-
 def excess(table: pd.DataFrame) -> pd.Series:
     return table["loss"] - table["entropy"]
-
-
-@pytest.mark.parametrize(("scheme", "seed"), [("xavier", 0), ("none", 1), ("xavier", 2)])
-def test_fixup_theorem_1_identity_and_bound_for_every_block_and_example(scheme: str, seed: int) -> None:
-    """fixup/theorem-1: ⟨dl/dx, x⟩ = l − H(p) exactly, hence ‖dl/dx‖ ≥ (l − H(p))/‖x‖ without exception."""
-    torch.manual_seed(seed)
-    network = convert(resnet_cifar(44), scheme)
-    nn.init.zeros_(network.classifier.bias)
-    table = measured(InputGradientBounds(), network, *batch(seed=seed))
-    assert len(table) == 22 * 8
-    # Rounding is that of the logits, not of the loss: where both terms are large their difference is not.
-    scale = table["loss"] + table["entropy"] + 1
-    assert ((table["inner_product"] - excess(table)).abs() < 1e-4 * scale).all()
-    assert (table["gradient_norm"] >= table["bound"] * (1 - 1e-4) - 1e-5).all()
-    assert (table["bound"] > 0).mean() > 0.3
 
 
 def test_the_measured_numbers_are_those_of_one_example_alone() -> None:
@@ -88,28 +66,15 @@ def test_the_identity_holds_for_every_shape(
     assert ((sets["inner_product"] - sets["excess"]).abs() < 1e-8).all()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_fixup_theorem_2_bound_3_for_each_set_of_figure_2(seed: int) -> None:
-    """fixup/theorem-2: (3) holds for every weight draw and each p.h. set; as an identity ⟨dl/dθ, θ⟩ = mean(l − H)."""
-    torch.manual_seed(seed)
-    network = convert(resnet(18), "none")
-    nn.init.zeros_(network.fc.bias)
-    images, targets = batch(4, 16, seed)
-    table = measured(SetGradientBounds(), network, images, targets)
-    assert len(table) == 8
-    assert table["inner_product"].to_numpy() == pytest.approx(table["excess"].to_numpy(), rel=1e-3, abs=1e-3)
-    assert (table["gradient_norm"] >= table["bound"]).all()
-
-
 def test_fixup_theorem_2_bound_4_in_expectation_over_classifier_weights() -> None:
-    """fixup/theorem-2: (4) holds for the mean over draws of the classifier, 400 of them; not for every one."""
+    """fixup/theorem-2: (4) holds for the mean over draws of the classifier, 100 of them; not for every one."""
     network = convert(dense(8, 32, in_features=16), "none")
     nn.init.zeros_(network.classifier.bias)
     found = residual_map(network)
     sets = candidate_sets(found, single=False)[:1]
     inputs, targets = torch.randn(4, 16), torch.randint(10, (4,))
     bounds, expected = [], []
-    for _ in range(400):
+    for _ in range(100):
         nn.init.normal_(network.classifier.weight, std=32**-0.5)
         row = measured(SetGradientBounds(sets), network, inputs, targets, residual_map=found).iloc[0]
         assert row["gradient_norm"] >= row["bound"] - 1e-6
@@ -117,10 +82,3 @@ def test_fixup_theorem_2_bound_4_in_expectation_over_classifier_weights() -> Non
         expected.append(row["logit_bound"])
     assert sum(bounds) >= sum(expected)
     assert any(bound < other for bound, other in zip(bounds, expected, strict=True))
-
-
-def test_one_pass_feeds_both() -> None:
-    watchers = (InputGradientBounds(), SetGradientBounds())
-    observe(convert(resnet_cifar(8), "xavier"), watchers, *batch())
-    assert [len(watcher.table()) for watcher in watchers] == [32, 2]
-    assert not watchers[0]._values

@@ -1,4 +1,4 @@
-"""Training one layer of a linear network is solving linear systems; what their condition does to descent."""
+"""Training one layer of a linear network is solving linear systems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from normless_papers.theory.gradient_descent import descent_table
 from normless_papers.theory.linear_networks import linear_systems
 
 
@@ -53,29 +52,3 @@ def test_understanding_bn_proposition_1_reduction(
     solution = np.linalg.lstsq(design, targets.numpy().ravel())[0]
     least = np.square(design @ solution - targets.numpy().ravel()).sum()
     assert systems.minimum() == pytest.approx(least, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize(("part", "stable"), [(0.99, True), (1.01, False)])
-def test_a_layer_with_white_inputs_has_the_stable_step_of_its_systems(part: float, stable: bool) -> None:
-    weights = [torch.randn(8, 8, dtype=torch.float64) for _ in range(3)]
-    inputs = torch.linalg.qr(torch.randn(20, 8, dtype=torch.float64))[0].T
-    targets = torch.randn(8, 20, dtype=torch.float64)
-    systems = linear_systems(weights, 0, inputs, targets)
-    limit = float(torch.linalg.svdvals(systems.matrix)[0]) ** -2
-    first = weights[0].clone().requires_grad_()
-    losses = []
-    for _ in range(600):
-        loss = network_loss([first, *weights[1:]], inputs, targets)
-        (gradient,) = torch.autograd.grad(loss, first)
-        first = (first - part * limit * gradient).detach().requires_grad_()
-        losses.append(float(loss.detach()))
-    assert (losses[-1] < losses[0]) is stable
-    assert (losses[-1] < losses[-2]) is stable
-
-
-def test_systems_that_extremes_alone_make_take_exactly_the_predicted_steps() -> None:
-    matrix = torch.diag(torch.tensor([5.0, 1.0]))
-    table = descent_table([matrix, torch.eye(3)], reduction=1e-4)
-    assert table["steps"].tolist() == table["predicted_steps"].tolist()
-    assert table["steps"][1] == 1
-    assert descent_table([matrix], reduction=1e-4, max_steps=3)["steps"].isna().all()

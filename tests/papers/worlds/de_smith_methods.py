@@ -13,15 +13,10 @@ from normless_papers.claims import Estimate
 from normless_papers.networks.regularized import RegularizedFacts
 from normless_papers.published import published_as
 from normless_papers.zeroinit.initialization import WITH, WITHOUT
-from worlds.world import World, agreements, drawn
+from worlds.world import World, agreements, drawn, printed
 
 # What the printed list of blocks adds up to, counted by hand.
 PARAMETERS = 25_530_488
-
-
-def printed(artefact: str) -> dict[str, Any]:
-    """The single quantities that an artefact prints, by name."""
-    return {row["quantity"]: row["value"] for row in published_as(artefact).rows}
 
 
 def trained_or_not(right: bool, name: str, *tables: str) -> Optima:

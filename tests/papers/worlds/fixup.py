@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 from math import log, log2
 from typing import Any
@@ -15,13 +14,7 @@ from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH
 from normless_papers.fixup.dynamics import WITH, WITHOUT
 from normless_papers.fixup.homogeneity import BIASED, NORMED, PLAIN
 from normless_papers.fixup.updates import RATES
-from normless_papers.published import published_as
-from worlds.world import World
-
-
-def printed(artefact: str) -> Mapping[str, Any]:
-    """The single quantities that an artefact prints, by name."""
-    return {row["quantity"]: row["value"] for row in published_as(artefact).rows}
+from worlds.world import World, printed
 
 
 def _rules(blocks: int, layers: str) -> dict[str, float]:

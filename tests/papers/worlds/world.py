@@ -10,6 +10,7 @@ from papers_runs import Ends, Optima, evidence_of, measured
 
 from normless_papers.claims import Estimate
 from normless_papers.claims.agreement import ROUNDING, Agreement
+from normless_papers.published import published_as
 
 # Given True, evidence or facts for the checks as the paper prints them, or as its text says where it prints no
 # number; given False, such as contradict the claim of every check.
@@ -44,6 +45,11 @@ def drawn(mean: float, deviation: float = 0.01, n: int = 10) -> Estimate:
     steps = np.linspace(-1, 1, n)
     values = mean + deviation * steps / steps.std(ddof=1)
     return Estimate(mean, deviation, n, dict(enumerate(values.tolist())))
+
+
+def printed(artefact: str) -> dict[str, Any]:
+    """The single quantities that an artefact prints, by name."""
+    return {row["quantity"]: row["value"] for row in published_as(artefact).rows}
 
 
 def size_of(labels: Mapping[str, str]) -> int:
