@@ -327,7 +327,7 @@ def _normalized(event: Event, seen: Seen) -> int | None:
     """Return the number of values from which each statistic of a norm is computed; None for stored statistics."""
     examples, channels, *positions = (*event.shape, 1)
     if event.name in ("layer_norm", "rms_norm"):
-        return prod(seen.given("normalized_shape", 1, ()))
+        return int(prod(seen.given("normalized_shape", 1, ())))
     if event.name == "group_norm":
         return int(channels) // int(seen.given("num_groups", 1, 1)) * prod(positions)
     if event.name == "instance_norm":
