@@ -42,7 +42,7 @@ def carry_out(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     "page",
-    [*HOWTOS, README, *(pytest.param(page, marks=pytest.mark.slow) for page in (*TUTORIALS, QUESTIONS))],
+    [README, *(pytest.param(page, marks=pytest.mark.slow) for page in (*HOWTOS, *TUTORIALS, QUESTIONS))],
     ids=lambda page: page.stem,
 )
 @pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha:UserWarning")  # Opacus' accountant

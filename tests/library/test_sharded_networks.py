@@ -146,6 +146,7 @@ def _run(folder: Path, schemes: tuple[str, ...], processes: int = 2) -> None:
         assert_equal_weights(net, written)
 
 
+@pytest.mark.slow
 def test_a_sharded_network_is_trained_watched_and_saved_as_the_whole_one(tmp_path: Path) -> None:
     _run(tmp_path, ("skipinit",))
 

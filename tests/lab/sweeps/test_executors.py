@@ -125,6 +125,7 @@ def serve_once(connection: Connection, record: Path) -> None:
     report(connection, called(received(connection)))
 
 
+@pytest.mark.slow
 def test_a_task_whose_process_never_starts_ends_alone(tmp_path: Path) -> None:
     with ProcessExecutor([partial(serve_once, record=tmp_path / "first")]) as executor:
         with pytest.raises((AttributeError, pickle.PicklingError)):

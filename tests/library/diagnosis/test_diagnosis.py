@@ -43,7 +43,7 @@ def test_overflow_is_reported_with_its_block() -> None:
     inputs, targets = vectors()
     table = nl.probe(network, (inputs, targets), ["signal"]).signal
     first = int(np.flatnonzero(~np.isfinite(table["sum_second_moment"]))[0])
-    diagnosis = diagnose(network, (inputs, targets))
+    diagnosis = diagnose(network, (inputs, targets), trial_steps=0)
     found = diagnosis.findings[0]
     json.dumps(diagnosis.to_dict(), allow_nan=False)
     assert (found.kind, found.where) == ("overflow", (table["name"][first],))
