@@ -64,7 +64,6 @@ def run(namespace: Namespace) -> int:
     with working(namespace, f"reading {namespace.model}"):
         from normless.cli.inspection import inspect_network
         from normless.conversion import scheme_of
-        from normless.schemes import SCHEMES
 
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         if namespace.train or namespace.eval:

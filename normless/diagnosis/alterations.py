@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from normless.diagnosis.flow import MOVES, Call, Tracer
+from normless.diagnosis.flow import MOVES, Call, Seen, Tracer
 from normless.diagnosis.tape import KINDS
 from normless.probes import compute_output, preserve_state
+from normless.recording import Observer
 
 # The arguments of attentions that mask positions, by position and by name.
 _MASKS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -41,57 +41,51 @@ class _Counted(Tracer):
         self._counts[name] += 1
         return self._counts[name]
 
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
+    def on_call(self, seen: Seen) -> None:
         """Record the call if it can be left out."""
-        first = args[0] if args else None
-        is_value = isinstance(first, Tensor) and first.is_floating_point() and not self.in_loss
-        if is_value and self._can_go(call, first, args, kwargs, made):
-            self.sites[call.name, before] = call
-            constants = [other for other in args[1:] if isinstance(other, Tensor) and other.is_floating_point()]
+        call, first = seen.call, seen.args[0] if seen.args else None
+        if isinstance(first, Tensor) and first.is_floating_point() and self._can_go(seen, first):
+            self.sites[call.name, seen.before] = call
+            constants = [other for other in seen.args[1:] if isinstance(other, Tensor) and other.is_floating_point()]
             is_added = any(float(other.min()) < LOW for other in constants if other.numel())
             if call.name in _MASKS or call.name.startswith("masked") or is_added:
-                self.masks.add((call.name, before))
+                self.masks.add((call.name, seen.before))
 
-    def _can_go(
-        self, call: Call, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor]
-    ) -> bool:
-        source = self.flow.of(first)
+    def _can_go(self, seen: Seen, first: Tensor) -> bool:
+        source, call = self.flow.of(first), seen.call
         if source is None or not source.is_signal or isinstance(first, nn.Parameter):
             return False
         if call.name in _MASKS:
             position, masks = _MASKS[call.name]
-            given = [kwargs.get(name) for name in masks] + [*args[position:]]
+            given = [seen.kwargs.get(name) for name in masks] + [*seen.args[position:]]
             return any(isinstance(value, Tensor) or value is True for value in given)
-        if made[0].shape != first.shape or made[0].dtype != first.dtype:
+        if seen.made[0].shape != first.shape or seen.made[0].dtype != first.dtype:
             return False
         if call.name in PAIRS:
-            other = args[1] if len(args) > 1 else None
+            other = seen.args[1] if len(seen.args) > 1 else None
             added = self.flow.of(other) if isinstance(other, Tensor) else None
             return not (isinstance(other, Tensor) and (added is None or added.is_trained))
         is_layer = KINDS.get(call.name) in ("weight", "attention")
         return not is_layer and (call.name in ("dropout", "detach") or call.name not in MOVES)
 
 
-class _Leaving(TorchFunctionMode):
+class _Leaving(Observer):
     """Returns the first argument of the chosen calls, or calls an attention without its masks."""
 
     def __init__(self, chosen: Iterable[Site]) -> None:
         super().__init__()
         self._chosen, self._counts = frozenset(chosen), Counter[str]()
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "__get__":
-            name = getattr(getattr(func, "__self__", None), "__name__", name)
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call that is not chosen."""
         self._counts[name] += 1
         if (name, self._counts[name]) not in self._chosen:
-            return func(*args, **kwargs)
+            return function(*args, **kwargs)
         if name in _MASKS:
             position, masks = _MASKS[name]
-            return func(*args[:position], **kwargs | {key: value for key, value in masks.items() if key in kwargs})
+            return function(
+                *args[:position], **kwargs | {key: value for key, value in masks.items() if key in kwargs}
+            )
         return args[0]
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
-from torch.overrides import TorchFunctionMode
 
 from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.probes import preserve_random_state
+from normless.recording import Observer
 from normless.residual.classify import kind_of
 
 # Methods that initialize a network: one module at a time, and all modules at once.
@@ -129,18 +129,18 @@ def _initializers(model: nn.Module) -> Iterator[Callable[[], Any]]:
             return
 
 
-class _Written(TorchFunctionMode):
-    """Records the weights that are written in place, identified by the address of their storage."""
+class _Written(Observer):
+    """Record the weights that are written in place, identified by the address of their storage."""
 
     def __init__(self, known: dict[int, str]) -> None:
         super().__init__()
         self.known = known
         self.names: dict[str, None] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
-        target = args[0] if args else (kwargs or {}).get("tensor")
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call, and record the weight that it writes."""
+        result = function(*args, **kwargs)
+        target = args[0] if args else kwargs.get("tensor")
         if isinstance(target, Tensor) and (name.endswith("_") or name == "__setitem__") and target.dim():
             found = self.known.get(_STORAGE(target)._cdata)
             self.names |= {found: None} if found else {}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from math import isfinite
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch.func import functional_call
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call, Tracer
+from normless.diagnosis.flow import LOSS, Seen, Tracer
 from normless.diagnosis.tape import KINDS
 from normless.probes import compute_output, loss_of, own_loss, preserve_state
 
@@ -176,32 +175,20 @@ def _as_outputs(outputs: Tensor, targets: object) -> list[Tensor]:
     return [targets.to(outputs.dtype), *([(10 * targets - 5).to(outputs.dtype)] if is_binary else [])]
 
 
-class _Agreement(Tracer):
-    """Collects the results of functions of a loss that measure how well trained values agree with others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.results: list[tuple[str, Tensor]] = []
-
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
-        """Collect the result."""
-        if self.in_loss and call.name in AGREEMENT and made[0].requires_grad:
-            self.results.append((call.name, made[0]))
-
-
 def _against_agreement(exam: Examination, is_maximized: bool) -> tuple[str, Evidence] | None:
     """Return words if every similarity in the loss is to fall, or every distance is to grow."""
-    tracer = _Agreement()
+    # The results of functions that measure how well trained values agree with others.
+    results: list[tuple[str, Tensor]] = []
+
+    def note(seen: Seen) -> None:
+        if seen.in_loss and seen.call.name in AGREEMENT and seen.made[0].requires_grad:
+            results.append((seen.call.name, seen.made[0]))
+
     with preserve_state(exam.model, training=True), torch.enable_grad(), suppress(RuntimeError):
-        with tracer.follow(exam.model, exam.inputs, exam.targets):
-            output = compute_output(exam.model, exam.inputs)
-            with tracer.of_loss():
-                value = loss_of(exam.loss, output, exam.inputs, exam.targets)
-        results = [result for _, result in tracer.results]
-        gradients = torch.autograd.grad(value, results, allow_unused=True) if results else ()
-        known = [(name, one) for (name, _), one in zip(tracer.results, gradients, strict=True) if one is not None]
+        value = Tracer(note).run(exam.model, exam.inputs, exam.targets, exam.loss)
+        tensors = [result for _, result in results]
+        gradients = torch.autograd.grad(value, tensors, allow_unused=True) if results else ()
+        known = [(name, one) for (name, _), one in zip(results, gradients, strict=True) if one is not None]
         signs = [one.sign() * AGREEMENT[name] * (-1 if is_maximized else 1) for name, one in known]
         if signs and all(bool((sign > 0).all()) for sign in signs):
             name = known[0][0]

@@ -17,12 +17,11 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from normless._internal.state import quiet, unfused
-from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
-from normless.diagnosis.flow import Call, Flow, tensors
+from normless.diagnosis.flow import Call, Flow, Seen, Tracer, tensors
 from normless.diagnosis.guessing import lowest_of_constants, lowest_of_outputs
 from normless.diagnosis.symmetry import has_equal_rows
-from normless.diagnosis.tape import Event, LossCall, Tape, recorded
+from normless.diagnosis.tape import Event, LossCall, Tape, active_rate, recorded
 from normless.errors import InputsError
 from normless.probes import (
     Loss,
@@ -142,12 +141,17 @@ class Examination:
     @cached_property
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
-        draws = Draws()
-        follows = draws.follow(self.model, self.inputs)
+        dropped: dict[str, float] = {}
+
+        def note(seen: Seen) -> None:
+            if (rate := active_rate(seen)) > 0:
+                dropped[seen.call.place] = max(rate, dropped.get(seen.call.place, 0.0))
+
+        follows = Tracer(note).follow(self.model, self.inputs)
         # The fused path of torch's transformer layers takes masks of floats for masks of booleans.
         with preserve_state(self.model, training=False), unfused(), follows:
             output = _without_history(self.model, self.inputs)
-        self.dropped = draws.dropped
+        self.dropped = dropped
         return output
 
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:

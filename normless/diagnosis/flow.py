@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from math import inf, isfinite, isnan
 from pathlib import Path
 from types import FrameType
@@ -14,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normless._internal.exclusive import exclusive
-from normless.recording import followed
+from normless._internal.reach import reachable
+from normless.probes import Loss, compute_output, loss_of
+from normless.recording import Observer, Run
 
 # Calls that keep values and change only their shape, type or device, or select some of them.
 MOVES = {
@@ -133,15 +135,8 @@ class Call:
         return call
 
     def reached(self, stops: Callable[[Call], bool]) -> Iterator[Call]:
-        """Yield this call and all before it once, without those that stop the way and what only they read."""
-        waiting, seen = [self], set[Call]()
-        while waiting:
-            call = waiting.pop()
-            if call in seen or stops(call):
-                continue
-            seen.add(call)
-            yield call
-            waiting += call.sources()
+        """Iterate over this call and all before it, without those that stop the way and what only they read."""
+        return reachable([self] if not stops(self) else (), lambda call: filterfalse(stops, call.sources()))
 
 
 class Flow:
@@ -188,60 +183,77 @@ class Flow:
         return call
 
 
-class Tracer(TorchFunctionMode):
-    """Follows the dataflow of a network's passes and of its loss.
+@dataclass(frozen=True)
+class Seen:
+    """A call with its arguments, the tensors that it made, what `before_call` returned, and whether the loss runs."""
 
-    A subclass receives every call that makes a tensor in `on_call`.
+    call: Call
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    made: list[Tensor]
+    before: Any = None
+    in_loss: bool = False
+
+    @property
+    def read(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return tensors((self.args, self.kwargs))
+
+    def given(self, name: str, position: int, default: Any = None) -> Any:
+        """Return an argument by its name or position."""
+        return self.kwargs.get(name, self.args[position] if len(self.args) > position else default)
+
+
+class Tracer(Observer):
+    """Follow the dataflow of a network's passes and of its loss.
+
+    `on_call`, or the function that is given, receives every call that makes a tensor.
 
     Attributes:
         flow: the calls.
-        running: qualified names of the modules that are running, and `loss` during the loss.
         entered: qualified names of the modules that ran.
         failed: the module that was running when a call raised an error; empty if no call did.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, receive: Callable[[Seen], object] | None = None) -> None:
         super().__init__()
         self.flow = Flow()
-        self.running: list[str] = [""]
-        self.failed = ""
-        self._is_paused, self._calls = False, exclusive.calls
+        self.failed, self._in_loss = "", False
         self.entered: set[str] = set()
+        self._receive = receive
+        self._is_paused, self._calls = False, exclusive.calls
 
-    @property
-    def in_loss(self) -> bool:
-        """Whether the loss is running, not the network."""
-        return LOSS in self.running
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call, and add it to the flow."""
         # A loss or a forward pass may call the library, for another network.
         if self._is_paused or exclusive.calls != self._calls:
-            return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name == "__get__":
-            name = getattr(getattr(func, "__self__", None), "__name__", name)
+            return function(*args, **kwargs)
+        path = self.stack[-1].path if self.stack else LOSS if self._in_loss else ""
         before = self.before_call(name, args, kwargs)
         try:
-            result = func(*args, **kwargs)
+            result = function(*args, **kwargs)
         except Exception:
-            self.failed = self.failed or self.running[-1] or "forward"
+            self.failed = self.failed or path or "forward"
             raise
         made = tensors(args[:1] if name == "__setitem__" else result)
         if made:
-            call = self.flow.note(name, self.running[-1], tensors((args, kwargs)), made)
+            call = self.flow.note(name, path, tensors((args, kwargs)), made)
             with torch.no_grad():
-                self.on_call(call, args, kwargs, made, before)
+                self.on_call(Seen(call, args, kwargs, made, before, self._in_loss))
         return result
 
     def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what `on_call` receives as `before`; called before the call is made."""
         return torch.is_grad_enabled()
 
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
-        """Receive a call with its arguments and results; no gradients are recorded."""
+    def on_call(self, seen: Seen) -> None:
+        """Receive a call; no gradients are recorded."""
+        if self._receive is not None:
+            self._receive(seen)
+
+    def on_enter(self, run: Run) -> None:
+        """Note that a module runs."""
+        self.entered.add(run.path)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -255,11 +267,11 @@ class Tracer(TorchFunctionMode):
     @contextmanager
     def of_loss(self) -> Iterator[None]:
         """Attribute the calls of the body to the loss."""
-        self.running.append(LOSS)
+        self._in_loss = True
         try:
             yield
         finally:
-            self.running.pop()
+            self._in_loss = False
 
     @contextmanager
     def follow(self, model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[None]:
@@ -271,17 +283,16 @@ class Tracer(TorchFunctionMode):
             flow.given([buffer], "buffer", name)
         flow.given(tensors(targets), "targets")
         flow.given(tensors(inputs), "inputs")
-
-        def enter(path: str, *_: Any) -> None:
-            self.running.append(path)
-            self.entered.add(path)
-
-        def leave(*_: Any) -> None:
-            self.running.pop()
-
         # Compiled parts would be traced together with this mode.
-        with followed(model, enter, leave), torch.compiler.set_stance("force_eager"), self:
+        with torch.compiler.set_stance("force_eager"), self.following(model):
             yield
+
+    def run(self, model: nn.Module, inputs: Any, targets: Any, loss: Loss) -> Tensor:
+        """Follow a pass through a network and its loss, and return the loss."""
+        with self.follow(model, inputs, targets):
+            output = compute_output(model, inputs)
+            with self.of_loss():
+                return loss_of(loss, output, inputs, targets)
 
 
 def tensors(values: Any) -> list[Tensor]:

@@ -13,31 +13,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from normless._internal.state import unfused
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.flow import Call, Tracer, tensors
+from normless.diagnosis.flow import Seen, Tracer, tensors
 from normless.errors import InputsError
 from normless.probes import compute_output, logits_of, loss_of, preserve_state
 
 # Sequences of this length or longer may be padded.
 SHORTEST = 4
-
-
-class Embedded(Tracer):
-    """Keeps the embeddings of integer inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[Tensor, Tensor]] = []
-
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
-        """Keep the indices and the result of an embedding."""
-        if call.name == "embedding" and not self.in_loss:
-            index = kwargs.get("input", args[0] if args else None)
-            if isinstance(index, Tensor):
-                if not made[0].requires_grad:
-                    made[0].requires_grad_()
-                self.found.append((index, made[0]))
 
 
 def with_leaf(values: Any, number: int, tensor: Tensor) -> Any:
@@ -58,20 +39,27 @@ def influence_of(exam: Examination) -> dict[int, Tensor]:
     for number, x in enumerate(given):
         if x.is_floating_point() and x.layout == torch.strided:
             inputs = with_leaf(inputs, number, x.detach().clone().requires_grad_())
-    leaves, embedded = tensors(inputs), Embedded()
+    leaves = tensors(inputs)
+    # The indices and the results of embeddings.
+    embedded: list[tuple[Tensor, Tensor]] = []
+
+    def note(seen: Seen) -> None:
+        if seen.call.name == "embedding" and isinstance(index := seen.given("input", 0), Tensor):
+            embedded.append((index, seen.made[0] if seen.made[0].requires_grad else seen.made[0].requires_grad_()))
+
     # Layers of torch on a card refuse a backward pass in evaluation, and code that writes to its inputs a gradient.
     with suppress(RuntimeError, ValueError, InputsError), preserve_state(exam.model, training=False), unfused():
-        with torch.enable_grad(), embedded.follow(exam.model, inputs):
+        with torch.enable_grad(), Tracer(note).follow(exam.model, inputs):
             output = compute_output(exam.model, inputs)
         value = _value(exam, output, inputs)
         floats = [number for number, x in enumerate(leaves) if x.requires_grad]
-        wanted = [leaves[number] for number in floats] + [made for _, made in embedded.found]
+        wanted = [leaves[number] for number in floats] + [made for _, made in embedded]
         if value is None or not wanted:
             return {}
         gradients = torch.autograd.grad(value, wanted, allow_unused=True)
         for number, gradient in zip(floats, gradients[: len(floats)], strict=True):
             found[number] = torch.zeros_like(leaves[number]) if gradient is None else gradient.detach().abs()
-        for (index, made), gradient in zip(embedded.found, gradients[len(floats) :], strict=True):
+        for (index, made), gradient in zip(embedded, gradients[len(floats) :], strict=True):
             size = torch.zeros(index.shape, device=made.device)
             size = size if gradient is None else gradient.detach().abs().sum(-1)
             for number, x in enumerate(leaves):

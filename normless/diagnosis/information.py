@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from math import isfinite, prod
 
@@ -108,12 +109,10 @@ def _is_helped_by_positions(exam: Examination) -> bool:
         return True
     before = tried(exam, exam.optimizer, MANY)[1]
     layers = [module for module in exam.model.modules() if isinstance(module, nn.Embedding)]
-    handles = [layer.register_forward_hook(_add_positions) for layer in layers]
-    try:
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(layer.register_forward_hook(_add_positions))
         after = tried(exam, exam.optimizer, MANY)[1]
-    finally:
-        for handle in handles:
-            handle.remove()
     return after.end < HALF * before.end
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.diagnosis.flow import LOSS, Call, Tracer, tensors
-from normless.probes import Loss, compute_output, loss_of, preserve_state
+from normless.diagnosis.flow import LOSS, Call, Seen, Tracer, tensors
+from normless.probes import Loss, preserve_state
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,11 @@ class Search(Tracer):
         in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
         return _values(tensors((args, kwargs))) if in_place else None
 
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
+    def on_call(self, seen: Seen) -> None:
         """Record the values and the nodes of the backward pass."""
-        self.read[call] = before or _values(tensors((args, kwargs)), _written(call.name, args, kwargs))
-        self.made[call] = _values(made)
-        self.nodes[call] = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
+        self.read[seen.call] = seen.before or _values(seen.read, _written(seen))
+        self.made[seen.call] = _values(seen.made)
+        self.nodes[seen.call] = [tensor.grad_fn for tensor in seen.made if tensor.grad_fn is not None]
 
     def origin(self, tensor: Tensor, what: str) -> Broken | None:
         """Return the origin of the values in a tensor that are not finite, or None if all are finite."""
@@ -147,10 +145,7 @@ def find_broken(model: nn.Module, inputs: Any, targets: Any, loss: Loss, *, trai
     """Repeat a pass, in training mode with its backward pass, and find the first value that is not finite."""
     search = Search()
     with preserve_state(model, training=training), torch.enable_grad():
-        with search.follow(model, inputs, targets):
-            output = compute_output(model, inputs)
-            with search.of_loss():
-                value = loss_of(loss, output, inputs, targets)
+        value = search.run(model, inputs, targets, loss)
         broken = search.origin(value, "loss")
         if broken is None and training and value.requires_grad:
             broken = search.backward(value)
@@ -178,12 +173,12 @@ def _joined(values: tuple[str, ...]) -> str:
     return " and ".join(words[:2]) + (f" and {len(words) - 2} more" if len(words) > 2 else "")
 
 
-def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _written(seen: Seen) -> list[Any]:
     """Return the running statistics that a norm in training updates and does not read."""
-    if name not in ("batch_norm", "instance_norm"):
+    if (name := seen.call.name) not in ("batch_norm", "instance_norm"):
         return []
     names = ("input", "running_mean", "running_var", "weight", "bias", "training")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = dict(zip(names, seen.args, strict=False)) | seen.kwargs
     by_batch = given.get("training", given.get("use_input_stats", name == "instance_norm"))
     return [given.get("running_mean"), given.get("running_var")] if by_batch else []
 

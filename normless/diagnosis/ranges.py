@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless.diagnosis.flow import MOVES, PRODUCTS, Call, Range
+from normless.diagnosis.flow import MOVES, PRODUCTS, Call, Range, Seen
 
 # Functions with values in a fixed interval, for any argument.
 _FIXED = {
@@ -42,10 +42,10 @@ _HALVINGS, _FAR = 16, 50.0
 _ANY = Range()
 
 
-def range_of(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor]) -> Range:
+def range_of(seen: Seen) -> Range:
     """Return the range of the results of a call, from the ranges of what it read."""
-    reads = iter(call.reads)
-    operands = [_operand(value, reads) for value in args[:2]]
+    call, reads = seen.call, iter(seen.call.reads)
+    operands = [_operand(value, reads) for value in seen.args[:2]]
     # Lists of tensors, for example of `cat`, take more than one read each.
     first = operands[0] if operands else _ANY
     name = call.name.removesuffix("_") if not call.name.startswith("__") else call.name
@@ -53,7 +53,7 @@ def range_of(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: li
         parts = [_ANY if source is None else source.range or _ANY for source, _ in call.reads[name == "where" :]]
         return _union(parts)
     if name == "dropout" or name.startswith("dropout"):
-        rate = float(kwargs.get("p", args[1] if len(args) > 1 and isinstance(args[1], float) else 0.5))
+        rate = float(seen.given("p", 1, 0.5))
         scale = 1 / (1 - rate) if rate < 1 else 1.0
         return replace(first, low=min(first.low, 0) * scale, high=max(first.high, 0) * scale, length=inf)
     if name in _KEEPING:
@@ -61,21 +61,21 @@ def range_of(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: li
     if name == "normalize":
         return Range(-1.0, 1.0, call, length=1.0)
     if name == "sum" and call.reads and (factors := call.reads[0][0]) is not None and factors.name in _MUL:
-        return _cosines(call, factors, args, kwargs, made)
+        return _cosines(seen, factors)
     if name in PRODUCTS:
-        return _product(call, name, args, made)
-    axis = _axis(args, kwargs) if name in ("softmax", "log_softmax") else None
-    if axis is not None and made[0].dim() and made[0].shape[axis] == 1:
+        return _product(seen, name)
+    axis = _axis(seen) if name in ("softmax", "log_softmax") else None
+    if axis is not None and seen.made[0].dim() and seen.made[0].shape[axis] == 1:
         return Range(float(name == "softmax"), float(name == "softmax"), call)
     if name in _FIXED:
         low, high = _FIXED[name]
         return Range(low, high, call)
-    return _elementwise(call, name, operands, args, kwargs)
+    return _elementwise(seen, name, operands)
 
 
-def _axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+def _axis(seen: Seen) -> int | None:
     """Return the axis of a softmax, if it was given."""
-    axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    axis = seen.given("dim", 1)
     return axis if isinstance(axis, int) else None
 
 
@@ -100,8 +100,9 @@ def _union(parts: list[Range]) -> Range:
     return Range(low, high, next((part.source for part in parts if part.source is not None), None))
 
 
-def _product(call: Call, name: str, args: tuple[Any, ...], made: list[Tensor]) -> Range:
+def _product(seen: Seen, name: str) -> Range:
     """Return the range of a product of matrices: cosines, if the rows and columns have norm 1."""
+    call = seen.call
     sources = [_ANY if source is None else source.range or _ANY for source, _ in call.reads[:2]]
     is_sum = len(call.reads) > 2
     lengths = [source.length for source in sources]
@@ -109,35 +110,36 @@ def _product(call: Call, name: str, args: tuple[Any, ...], made: list[Tensor]) -
         return _ANY
     if name != "einsum":
         # The axes of the norms must be those of the product.
-        a, b = args[:2]
+        a, b = seen.args[:2]
         axes = (-1, -1 if name == "linear" else -2)
         norms = [float(read.detach().norm(dim=axis).max()) for read, axis in zip((a, b), axes, strict=True)]
         if any(norm > _ONE * length for norm, length in zip(norms, lengths, strict=True)):
             return _ANY
     limit = lengths[0] * lengths[1]
-    return Range(-limit, limit, call) if float(made[0].detach().abs().max()) <= _ONE * limit else _ANY
+    return _within(seen, limit)
 
 
-def _cosines(call: Call, factors: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor]) -> Range:
+def _cosines(seen: Seen, factors: Call) -> Range:
     """Return the range of a sum of products of two vectors of bounded norm."""
     lengths = [_ANY.length if source is None else (source.range or _ANY).length for source, _ in factors.reads[:2]]
     limit = lengths[0] * lengths[1] if len(lengths) == 2 else inf
-    sums = _axis(args, kwargs)
-    if not isfinite(limit) or sums is None:
-        return _ANY
-    return Range(-limit, limit, call) if float(made[0].detach().abs().max()) <= _ONE * limit else _ANY
+    return _ANY if not isfinite(limit) or _axis(seen) is None else _within(seen, limit)
 
 
-def _elementwise(
-    call: Call, name: str, operands: list[Range], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Range:
+def _within(seen: Seen, limit: float) -> Range:
+    """Return the range of results up to a limit, if they are; unbounded otherwise."""
+    largest = float(seen.made[0].detach().abs().max())
+    return Range(-limit, limit, seen.call) if largest <= _ONE * limit else _ANY
+
+
+def _elementwise(seen: Seen, name: str, operands: list[Range]) -> Range:
     """Return the range of arithmetic, of clamps and of monotonic functions."""
     a, b = (*operands, _ANY, _ANY)[:2]
-    source = a.source or b.source
+    call, source = seen.call, a.source or b.source
     if name in ("clamp", "clip", "hardtanh", "clamp_min", "clamp_max"):
-        return _clamped(call, name, a, args, kwargs)
+        return _clamped(seen, name, a)
     if name in _ADD | _SUB:
-        if kwargs.get("alpha", 1) != 1:
+        if seen.kwargs.get("alpha", 1) != 1:
             return _ANY
         b = b if name in _ADD else Range(-b.high, -b.low)
         return Range(a.low + b.low, a.high + b.high, source)
@@ -181,8 +183,8 @@ def _inverse(a: Range) -> Range:
     return Range(1 / a.high if a.high else -inf, 1 / a.low, a.source)
 
 
-def _clamped(call: Call, name: str, a: Range, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Range:
-    limits = dict(zip(("min", "max") if name != "clamp_max" else ("max",), args[1:], strict=False)) | kwargs
+def _clamped(seen: Seen, name: str, a: Range) -> Range:
+    limits = dict(zip(("min", "max") if name != "clamp_max" else ("max",), seen.args[1:], strict=False)) | seen.kwargs
     if name == "hardtanh":
         limits = {
             "min": limits.get("min_val", limits.get("min", -1.0)),
@@ -192,7 +194,7 @@ def _clamped(call: Call, name: str, a: Range, args: tuple[Any, ...], kwargs: dic
     if any(isinstance(limit, Tensor) for limit in (low, high)):
         return _ANY
     low, high = -inf if low is None else float(low), inf if high is None else float(high)
-    return Range(min(max(a.low, low), high), max(min(a.high, high), low), call)
+    return Range(min(max(a.low, low), high), max(min(a.high, high), low), seen.call)
 
 
 def _is_normalized(call: Call) -> bool:

@@ -23,39 +23,23 @@ MANY = 3 * 10**7
 Sums = list[tuple[Tensor, Tensor]]
 
 
-class Spread(Tracer):
-    """Records sums of the results of each call, for each index of the axes with a given length."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-        self.sums: list[Sums] = []
-
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
-        """Record the sums of the first tensor."""
-        self.sums.append(self._sums(made[0]))
-
-    def _sums(self, tensor: Tensor) -> Sums:
-        x = tensor.detach()
-        if x.layout != torch.strided or x.is_complex() or not x.numel() or x.numel() > MANY:
-            return []
-        x = torch.nan_to_num(x.double())
-        # Constants of masks would hide all other values in the sums.
-        x = x.where(x.abs() < HUGE, 0)
-        found = []
-        for axis, size in enumerate(x.shape):
-            if size % self.length:
-                continue
-            shape, rest = x.shape, size // self.length
-            parts = [
-                x.reshape(*shape[:axis], *split, *shape[axis + 1 :])
-                for split in ((self.length, rest), (rest, self.length))
-            ]
-            for offset, part in enumerate(parts[: 1 if size == self.length else 2]):
-                found.append(_summed(part.movedim(axis + offset, 0)))
-        return found or [_summed(x[None])]
+def _sums(tensor: Tensor, length: int) -> Sums:
+    """Return sums of a tensor for each index of the axes with a given length."""
+    x = tensor.detach()
+    if x.layout != torch.strided or x.is_complex() or not x.numel() or x.numel() > MANY:
+        return []
+    x = torch.nan_to_num(x.double())
+    # Constants of masks would hide all other values in the sums.
+    x = x.where(x.abs() < HUGE, 0)
+    found = []
+    for axis, size in enumerate(x.shape):
+        if size % length:
+            continue
+        shape, rest = x.shape, size // length
+        parts = [x.reshape(*shape[:axis], *split, *shape[axis + 1 :]) for split in ((length, rest), (rest, length))]
+        for offset, part in enumerate(parts[: 1 if size == length else 2]):
+            found.append(_summed(part.movedim(axis + offset, 0)))
+    return found or [_summed(x[None])]
 
 
 def _summed(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,30 +61,26 @@ def spread_at(
     """
     first, last = _traced(model, inputs, length)
     second, _ = _traced(model, changed, length)
-    names = [call.name for call in first.flow.calls]
-    if last is None or names != [call.name for call in second.flow.calls]:
+    if last is None or [call.name for call in first] != [call.name for call in second]:
         return None
     index, other = torch.tensor(list(kept)), torch.tensor(list(places or kept))
     reached = {
         call
-        for call, before, after in zip(first.flow.calls, first.sums, second.sums, strict=True)
+        for (call, before), after in zip(first.items(), second.values(), strict=True)
         if before and not any(_is_kept(one, two, index, other) for one, two in zip(before, after, strict=True))
     }
     # The path back from the logits ends at the call that reads nothing which was reached.
-    waiting, seen = [last], set[Call]()
-    while waiting:
-        call = waiting.pop()
-        if call in reached and call not in seen:
-            seen.add(call)
-            waiting += call.sources()
-    return next((call for call in first.flow.calls if call in seen), None)
+    seen = {*last.reached(lambda call: call not in reached)}
+    return next((call for call in first if call in seen), None)
 
 
-def _traced(model: nn.Module, inputs: Any, length: int) -> tuple[Spread, Call | None]:
-    spread = Spread(length)
-    with preserve_state(model, training=False), torch.no_grad(), unfused(), spread.follow(model, inputs):
+def _traced(model: nn.Module, inputs: Any, length: int) -> tuple[dict[Call, Sums], Call | None]:
+    """Return the sums of the first result of each call, and the call that made the logits."""
+    sums: dict[Call, Sums] = {}
+    tracer = Tracer(lambda seen: sums.update({seen.call: _sums(seen.made[0], length)}))
+    with preserve_state(model, training=False), torch.no_grad(), unfused(), tracer.follow(model, inputs):
         logits = logits_of(compute_output(model, inputs))
-        return spread, None if logits is None else spread.flow.of(logits)
+        return sums, None if logits is None else tracer.flow.of(logits)
 
 
 def _is_kept(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], index: Tensor, places: Tensor) -> bool:

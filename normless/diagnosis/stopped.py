@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless._internal.reach import reachable
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, PRODUCTS, Call, Tracer
-from normless.probes import compute_output, loss_of, preserve_state
+from normless.diagnosis.flow import LOSS, PRODUCTS, Call, Seen, Tracer
+from normless.probes import preserve_state
 
 # The gradient of a product is zero if the other factor is: weights, masks and multipliers, which other checks judge.
 _FACTORS = PRODUCTS | {
@@ -51,23 +52,14 @@ def check_stops(exam: Examination) -> Steps:
     return f"{evidence['operation']} at {place} passes none to {len(names)} of {len(norms)}"
 
 
-class _Nodes(Tracer):
-    """Records the nodes of the backward pass that belong to each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nodes: list[tuple[Call, Any]] = []
-
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
-        """Record the nodes of the results."""
-        self.nodes += [(call, tensor.grad_fn) for tensor in made if tensor.grad_fn is not None]
-
-
 def _stops(model: nn.Module, exam: Examination, zeros: list[str]) -> list[tuple[Call, list[str]]]:
     """Return the calls that stop the gradient, in the order of the backward pass, with the parameters behind them."""
-    tracer, stopped, seen = _Nodes(), list[tuple[Call, Any]](), set[Any]()
+    nodes: dict[Any, Call] = {}
+    stopped: list[tuple[Call, Any]] = []
+
+    def note(seen: Seen) -> None:
+        for tensor in seen.made:
+            nodes.setdefault(tensor.grad_fn, seen.call)
 
     def passed(call: Call, node: Any, before: tuple[Tensor | None, ...], after: tuple[Tensor | None, ...]) -> None:
         passes = [gradient for gradient in before if gradient is not None]
@@ -75,15 +67,9 @@ def _stops(model: nn.Module, exam: Examination, zeros: list[str]) -> list[tuple[
             stopped.append((call, node))
 
     with preserve_state(model, training=True), torch.enable_grad():
-        with tracer.follow(model, exam.inputs, exam.targets):
-            output = compute_output(model, exam.inputs)
-            with tracer.of_loss():
-                value = loss_of(exam.loss, output, exam.inputs, exam.targets)
-        handles = []
-        for call, node in tracer.nodes:
-            if node not in seen:
-                seen.add(node)
-                handles.append(node.register_hook(partial(passed, call, node)))
+        value = Tracer(note).run(model, exam.inputs, exam.targets, exam.loss)
+        nodes.pop(None, None)
+        handles = [node.register_hook(partial(passed, call, node)) for node, call in nodes.items()]
         value.backward()  # type: ignore[no-untyped-call]
         for handle in handles:
             handle.remove()
@@ -99,13 +85,5 @@ def _any_nonzero(gradients: Any) -> bool:
 
 def _leaves(node: Any) -> set[int]:
     """Return the identities of the parameters that a node of the backward pass leads to."""
-    seen, stack, leaves = set[Any](), [node], set[int]()
-    while stack:
-        current = stack.pop()
-        if current is None or current in seen:
-            continue
-        seen.add(current)
-        if (variable := getattr(current, "variable", None)) is not None:
-            leaves.add(id(variable))
-        stack += [before for before, _ in current.next_functions]
-    return leaves
+    nodes = reachable([node], lambda node: (before for before, _ in node.next_functions if before is not None))
+    return {id(node.variable) for node in nodes if hasattr(node, "variable")}

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.diagnosis.flow import Call, Tracer
+from normless.diagnosis.flow import Call, Seen, Tracer, with_rows
 from normless.diagnosis.flow import tensors as tensors
 from normless.diagnosis.ranges import range_of
 from normless.nn.channels import in_pieces
@@ -41,6 +41,8 @@ LOSSES = {
     "multilabel_margin_loss", "multilabel_soft_margin_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
 }  # fmt: skip
 _MULTIPLIES = {"mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply"}
+# Larger attentions are measured on one example.
+_MOST_WEIGHTS = 2**25
 # A row of attention weights counts as certain if its largest weight is above this.
 CERTAIN = 0.99
 # The values at which the slopes of tanh and σ are below 4 and 8 % of their largest.
@@ -135,29 +137,26 @@ class Tape(Tracer):
                 if name.startswith("on_"):
                     setattr(watcher, name, partial(left_out, getattr(watcher, name)))
 
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
+    def on_call(self, seen: Seen) -> None:
         """Record a layer, an activation or an attention."""
-        if not self.in_loss:
+        call = seen.call
+        if not seen.in_loss:
             # Tensors of unusual types lack functions; their ranges are unknown.
             with suppress(Exception):
-                call.range = range_of(call, args, kwargs, made)
+                call.range = range_of(seen)
         if call.name in LOSSES:
-            bound = signature(getattr(F, call.name)).bind(*args, **kwargs)
+            bound = signature(getattr(F, call.name)).bind(*seen.args, **seen.kwargs)
             bound.apply_defaults()
             self.losses.append(LossCall(call, bound.arguments))
-        elif self.in_loss and call.name in _MULTIPLIES and (mask := _mask(args)) is not None:
+        elif seen.in_loss and call.name in _MULTIPLIES and (mask := _mask(seen.args)) is not None:
             self.losses.append(LossCall(call, {"mask": mask}))
-        self.joins += call.name in ("cat", "concat", "concatenate") and not self.in_loss
-        if call.name in KINDS and not self.in_loss:
-            self._record(call, list(args), kwargs, made, before)
+        self.joins += call.name in ("cat", "concat", "concatenate") and not seen.in_loss
+        if call.name in KINDS and not seen.in_loss:
+            self._record(seen)
 
-    def _record(
-        self, call: Call, args: list[Any], kwargs: dict[str, Any], made: list[Tensor], recording: bool
-    ) -> None:
-        read = tensors((args, kwargs))
-        y = next((tensor for tensor in made if tensor.is_floating_point()), None)
+    def _record(self, seen: Seen) -> None:
+        call, read = seen.call, seen.read
+        y = next((tensor for tensor in seen.made if tensor.is_floating_point()), None)
         kind = KINDS[call.name]
         # Values computed from weights alone, such as standardized weights, are not part of the signal.
         if y is None or not y.numel() or not read or (kind in _OF_SIGNAL and not call.is_signal):
@@ -171,14 +170,14 @@ class Tape(Tracer):
         is_values = x.is_floating_point() and not isinstance(x, nn.Parameter)
         has_lost = before is None or before.is_trained or before.is_copied
         detached = is_values and has_lost and not x.requires_grad
-        event = Event(kind, call.name, call.path, parameters, recording, detached, tuple(x.shape), y)
+        event = Event(kind, call.name, call.path, parameters, seen.before, detached, tuple(x.shape), y)
         measured = self._moments_of(y)
         event.second_moment, event.spread, event.deviation = measured.second, measured.spread, measured.deviation
         if is_values:
             event.spread_in = self._moments_of(x).spread
             if event.kind == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
                 event.correlation = _mean_cosine(x.detach().flatten(1).double())
-        _describe(event, args, kwargs)
+        _describe(event, seen)
         self.events.append(event)
         if y.requires_grad:
             # The graph holds its hooks, and the event holds the graph: a strong reference would keep both for ever.
@@ -256,7 +255,7 @@ def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
         event.gradient = sqrt(_mean_square(gradient.detach().double()))
 
 
-def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _describe(event: Event, seen: Seen) -> None:
     """Fill in the attributes that only some kinds have."""
     y = event.output.detach()
     if event.kind == "activation" and y.dim() > 1:
@@ -265,19 +264,23 @@ def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
         flat = _FLAT.get(event.name.rstrip("_"))
         event.saturated = float(flat(y).double().mean()) if flat else nan
     elif event.name == "lstm":
-        event.saturated = _saturated_gates(args, y)
+        event.saturated = _saturated_gates(seen.args, y)
     elif event.name == "softmax" and y.dim() > 2:
         event.peaked = _peaked(y)
-    elif event.kind == "attention":
-        event.peaked = _peaked(attention_weights(*args, **kwargs))
-    elif event.name == "multi_head_attention_forward":
-        options = {"need_weights": True, "average_attn_weights": False, "training": False}
-        event.peaked = _peaked(F.multi_head_attention_forward(*args, **kwargs | options)[1])  # type: ignore[arg-type]
+    elif event.kind == "attention" or event.name == "multi_head_attention_forward":
+        event.peaked = _peaked(attention_weights(seen))
     elif event.kind == "norm":
-        event.normalized = _normalized(event, args, kwargs)
+        event.normalized = _normalized(event, seen)
     elif event.kind == "dropout":
-        running = kwargs.get("training", args[2] if len(args) > 2 else True)
-        event.rate = float(kwargs.get("p", args[1] if len(args) > 1 else 0.5)) if running else 0.0
+        event.rate = active_rate(seen)
+
+
+def active_rate(seen: Seen) -> float:
+    """Return the rate of a call of dropout or of torch's attention; 0 if it is not active or another call."""
+    if seen.call.name == "scaled_dot_product_attention":
+        return float(seen.given("dropout_p", 4, 0.0))
+    is_active = KINDS.get(seen.call.name) == "dropout" and seen.kwargs.get("train", seen.given("training", 2, True))
+    return float(seen.given("p", 1, 0.5)) if is_active else 0.0
 
 
 def _peaked(weights: Tensor) -> float:
@@ -285,16 +288,25 @@ def _peaked(weights: Tensor) -> float:
     return float((weights.amax(-1) > CERTAIN).double().mean()) if weights.shape[-1] > 1 else nan
 
 
-def attention_weights(*args: Any, **kwargs: Any) -> Tensor:
-    """Return the weights (…, queries, keys) of torch's attention: its output for unit vectors as values."""
+def attention_weights(seen: Seen) -> Tensor:
+    """Return the weights (…, queries, keys) of a call of torch's attention: its output for unit vectors as values.
+
+    Of large ones only those of the first example are returned.
+    """
+    if seen.call.name == "multi_head_attention_forward":
+        options = seen.kwargs | {"need_weights": True, "average_attn_weights": False, "training": False}
+        weights: Tensor = F.multi_head_attention_forward(*seen.args, **options)[1]  # type: ignore[assignment]
+        return weights
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given = dict(zip(names, args, strict=False)) | kwargs | {"dropout_p": 0.0}
+    given = dict(zip(names, seen.args, strict=False)) | seen.kwargs | {"dropout_p": 0.0}
+    if given["query"].shape[:-1].numel() * given["key"].shape[-2] > _MOST_WEIGHTS:
+        given = with_rows(given, len(given["query"]), [0])
     key = given["key"]
     given["value"] = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-1], -1)
     return F.scaled_dot_product_attention(**given)
 
 
-def _saturated_gates(args: list[Any], y: Tensor) -> float:
+def _saturated_gates(args: tuple[Any, ...], y: Tensor) -> float:
     """Return the share of saturated gates of an LSTM's first layer, from its outputs; NaN for packed sequences."""
     if not isinstance(args[1], (tuple, list)) or y.dim() != 3:
         return nan
@@ -311,18 +323,16 @@ def _saturated_gates(args: list[Any], y: Tensor) -> float:
     return float(_FLAT["sigmoid"](gates).double().mean())
 
 
-def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | None:
+def _normalized(event: Event, seen: Seen) -> int | None:
     """Return the number of values from which each statistic of a norm is computed; None for stored statistics."""
     examples, channels, *positions = (*event.shape, 1)
     if event.name in ("layer_norm", "rms_norm"):
-        shape: tuple[int, ...] = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
-        return prod(shape)
+        return int(prod(seen.given("normalized_shape", 1, ())))
     if event.name == "group_norm":
-        return int(channels) // int(kwargs.get("num_groups", args[1] if len(args) > 1 else 1)) * prod(positions)
+        return int(channels) // int(seen.given("num_groups", 1, 1)) * prod(positions)
     if event.name == "instance_norm":
         return prod(positions)
-    training = kwargs.get("training", args[5] if len(args) > 5 else False)
-    return examples * prod(positions) if training else None
+    return examples * prod(positions) if seen.given("training", 5, False) else None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless._internal.reach import reachable
 from normless._internal.state import quiet
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import Call, Tracer
+from normless.diagnosis.flow import LOSS, Call, Seen, Tracer
 from normless.diagnosis.steps import tried
-from normless.probes import compute_output, loss_of, preserve_state
+from normless.probes import loss_of, preserve_state
 
 _SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__", "sub_"}
 # A term may outweigh another if its gradient is this many times larger.
@@ -37,18 +39,16 @@ class Term:
 
 
 class _Scalars(Tracer):
-    """Keeps the numbers that were calculated."""
+    """Keep the numbers that a loss calculates."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made: dict[Call, Tensor] = {}
 
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
+    def on_call(self, seen: Seen) -> None:
         """Keep a result of one number."""
-        if made[0].numel() == 1:
-            self.made[call] = made[0]
+        if seen.in_loss and seen.made[0].numel() == 1:
+            self.made[seen.call] = seen.made[0]
 
 
 @check("terms of the loss")
@@ -115,27 +115,15 @@ def _words(call: Call) -> str:
 
 def _reads_data(call: Call) -> bool:
     """Whether a call depends on the batch other than through the network."""
-    waiting, seen = [call], set[Call]()
-    while waiting:
-        current = waiting.pop()
-        if current in seen or current.path != "loss":
-            if current.kind in ("targets", "inputs"):
-                return True
-            continue
-        seen.add(current)
-        waiting += current.sources()
-    return False
+    calls = reachable([call], lambda call: call.sources() if call.path == LOSS else ())
+    return any(call.path != LOSS and call.kind in ("targets", "inputs") for call in calls)
 
 
 def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
     """Return the numbers that a network's loss adds up, with the norms of their gradients."""
     scalars = _Scalars()
     with preserve_state(model, training=True), torch.enable_grad(), quiet():
-        with scalars.follow(model, exam.inputs, exam.targets):
-            output = compute_output(model, exam.inputs)
-            scalars.made.clear()
-            with scalars.of_loss():
-                value = loss_of(exam.loss, output, exam.inputs, exam.targets)
+        value = scalars.run(model, exam.inputs, exam.targets, exam.loss)
         made, root = scalars.made, scalars.flow.of(value)
         root = None if root is None else root.origin()
         calls = [*_added(root, made)] if root in made else []
@@ -172,14 +160,12 @@ def _norms(
     if made[call].grad_fn is None:
         return []
     nodes = {made[other].grad_fn for other in calls if other is not call} - {None, made[call].grad_fn}
-    handles = [
-        node.register_prehook(lambda given: tuple(None if g is None else g * 0 for g in given))
-        for node in nodes
-        if node is not None
-    ]
-    try:
+
+    def without(given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return tuple(None if gradient is None else gradient * 0 for gradient in given)
+
+    with ExitStack() as stack:
+        for node in filter(None, nodes):
+            stack.enter_context(node.register_prehook(without))
         gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-    finally:
-        for handle in handles:
-            handle.remove()
     return [0.0 if g is None else float(g.detach().to_dense().double().norm()) for g in gradients]

@@ -18,7 +18,7 @@ from normless.edits.passes import Pass, passed
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
-from normless.recording import followed, tensors_in
+from normless.recording import Run, followed, tensors_in
 from normless.residual.operations import SELECT_BY_VALUE
 
 # Signals of this size come from growth over depth, which a diagnosis finds and no edit causes.
@@ -164,7 +164,7 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
     found: list[str] = []
     largest = 0.0
 
-    def leave(path: str, _: nn.Module, output: Any) -> None:
+    def leave(run: Run, output: Any) -> None:
         nonlocal largest
         for tensor in tensors_in(output):
             is_number = tensor.is_floating_point() or tensor.is_complex()
@@ -173,7 +173,7 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
             if torch.isfinite(tensor).all():
                 largest = max(largest, float(tensor.detach().abs().max()))
             else:
-                found.append(path)
+                found.append(run.path)
 
     with running(surgery.model, training), followed(surgery.model, leave=leave):
         applied(surgery.model, *surgery.inputs, **surgery.kwargs)

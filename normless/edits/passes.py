@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from normless._internal.arguments import applied
 from normless._internal.state import running
 from normless.edits.surgery import Surgery
-from normless.recording import followed, tensors_in
+from normless.recording import Observer, Run, tensors_in
 
 NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
@@ -48,18 +47,20 @@ class Pass:
         return "training" if self.training else "evaluation"
 
 
-class _NormFunctions(TorchFunctionMode):
-    """Note the functions that normalize, by the module that calls them."""
+class _Followed(Observer):
+    """Note in a `Pass` the modules that run, and the functions that normalize."""
 
-    def __init__(self, running_modules: list[str], norms: dict[str, str]) -> None:
+    def __init__(self, seen: Pass) -> None:
         super().__init__()
-        self.running_modules, self.norms = running_modules, norms
+        self.seen = seen
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if self.running_modules and any(norm in name for norm in NORMS):
-            self.norms.setdefault(self.running_modules[-1], name)
-        return func(*args, **(kwargs or {}))
+    def on_enter(self, run: Run) -> None:
+        self.seen.runs[run.path] += 1
+
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.stack and any(norm in name for norm in NORMS):
+            self.seen.norms.setdefault(self.stack[-1].path, name)
+        return function(*args, **kwargs)
 
 
 def passed(surgery: Surgery, model: nn.Module, training: bool) -> Pass:
@@ -74,20 +75,13 @@ def passed(surgery: Surgery, model: nn.Module, training: bool) -> Pass:
             names.append(name)
             parameters.append(parameter)
 
-    def enter(path: str, *_: Any) -> None:
-        seen.runs[path] += 1
-
     with running(model, training):
         outputs: list[Tensor] = []
         for graph in (True, False):  # Forward code may write into parameters, which autograd refuses.
             seen.runs.clear()
             seen.norms.clear()
             try:
-                with (
-                    torch.set_grad_enabled(graph),
-                    followed(model, enter) as inner,
-                    _NormFunctions(inner, seen.norms),
-                ):
+                with torch.set_grad_enabled(graph), _Followed(seen).following(model):
                     outputs = [*tensors_in(applied(model, *surgery.inputs, **surgery.kwargs))]
                 seen.error = None
                 break

@@ -6,11 +6,12 @@ from math import acos, pi, sqrt
 
 from torch import nn
 
+from normless._internal.reach import reachable
 from normless.edits.edit import Edit, edit
 from normless.edits.normalizer_free import refuse_fused
 from normless.edits.surgery import Surgery
 from normless.nn.activation import ScaledActivation
-from normless.signal import Propagation, is_homogeneous, reachable
+from normless.signal import Propagation, is_homogeneous
 
 
 @edit

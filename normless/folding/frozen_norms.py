@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from typing import Any, TypeVar
 
 import torch
@@ -14,10 +13,10 @@ from normless._internal.copying import copied
 from normless._internal.warn import warn
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FreezableNorm, FrozenAffine, FrozenLayerNorm, Tokens
-from normless.nn.channels import per_channel, scale_and_shift
+from normless.nn.channels import scale_and_shift
 from normless.nn.freezable import original_of
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, require_finite
-from normless.residual.inside_norms import Inside, inside, is_plain
+from normless.residual.inside_norms import Inside, agree, inside, is_plain
 from normless.residual.sub_batches import is_sub_batch_norm
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -187,7 +186,7 @@ def _rest(path: str, norm: nn.Module) -> dict[str, nn.Module]:
         reason = str(error)
     rest = {part.name: part.module for part in found.after if not isinstance(part.module, nn.Identity)}
     trial = FrozenAffine(*affine_of(path, original), {key: copied(module) for key, module in rest.items()})
-    if found.before or not _agree(original.eval(), trial.double().eval()):
+    if found.before or not agree(original, trial.double(), None, rtol=1e-6, atol=1e-9):
         raise UnsupportedEditError(
             f"{path or 'This norm'} is a {name}, which does more than a batch norm followed by functions of its "
             f"output: {reason}. Replace it by a torch.nn.BatchNorm and separate modules."
@@ -208,24 +207,3 @@ def _warn_of_training(path: str, norm: nn.Module) -> None:
             f"not have; the copy is right in evaluation only: {error}.",
             EvaluationOnlyWarning,
         )
-
-
-@torch.no_grad()
-def _agree(original: nn.Module, trial: nn.Module) -> bool:
-    mean: Any = original.running_mean
-    variance: Any = original.running_var
-    for dimensions in (4, 3, 2, 5):
-        shape = (3, len(mean), *[2] * (dimensions - 2))
-        # Values of both signs around the mean of every channel that do not use the random state.
-        steps = torch.arange(prod(shape)).to(mean)
-        spread = 3 * torch.sin(1.7 * steps).reshape(shape)
-        x = per_channel(mean, spread) + per_channel(variance.sqrt(), spread) * spread
-        try:
-            expected = original(x.clone())
-        except Exception:
-            continue  # A norm for inputs of another number of dimensions.
-        try:
-            return torch.allclose(trial(x.clone()), expected, rtol=1e-6, atol=1e-9)
-        except Exception:
-            return False  # A child that is not part of the forward pass, such as a list of norms.
-    return False

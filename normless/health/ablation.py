@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from math import inf
 from typing import Any
 
@@ -69,14 +69,9 @@ class Branches:
         self.missed[block.name] = reason
 
 
-@contextmanager
-def replaced(norm: nn.Module, frozen: FreezableNorm) -> Iterator[None]:
-    """Let a norm return what its frozen counterpart computes, in the passes of the body."""
-    handle = norm.register_forward_hook(lambda _, inputs, __: frozen(inputs[0]))
-    try:
-        yield
-    finally:
-        handle.remove()
+def replaced(norm: nn.Module, frozen: FreezableNorm) -> AbstractContextManager[object]:
+    """Return a context in which a norm returns what its frozen counterpart computes."""
+    return norm.register_forward_hook(lambda _, inputs, __: frozen(inputs[0]))
 
 
 @contextmanager
@@ -96,8 +91,5 @@ def averaged(layer: nn.Module) -> Iterator[list[float]]:
         axis = channel_of(module, y) % y.dim()
         return y.mean([other for other in range(y.dim()) if other != axis], keepdim=True).expand_as(y).clone()
 
-    handle = layer.register_forward_hook(hook)
-    try:
+    with layer.register_forward_hook(hook):
         yield apart
-    finally:
-        handle.remove()

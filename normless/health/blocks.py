@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite, isnan
 
-from torch import nn
-
 from normless._internal.state import running
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.health.ablation import Branches, averaged, replaced
@@ -118,17 +116,12 @@ def check_cost(subject: Subject) -> Steps:
     if not divisors and not subject.norms:
         raise NotAsked(next(iter(refused.values()), "there is no norm"))
     costs: dict[str, float] = {}
-    with running(subject.model, False):
-        handle = subject.model.register_forward_pre_hook(tokens.enter, with_kwargs=True)
-        try:
-            subject.reference  # noqa: B018
-            for path, seen in divisors.items():
-                norm: nn.Module = subject.model.get_submodule(path)
-                with replaced(norm, seen.frozen()):
-                    costs[path], loss = subject.change()
-                subject.note(path, "norm", cost=costs[path], cost_loss=loss)
-        finally:
-            handle.remove()
+    with running(subject.model, False), subject.model.register_forward_pre_hook(tokens.enter, with_kwargs=True):
+        subject.reference  # noqa: B018
+        for path, seen in divisors.items():
+            with replaced(subject.model.get_submodule(path), seen.frozen()):
+                costs[path], loss = subject.change()
+            subject.note(path, "norm", cost=costs[path], cost_loss=loss)
     parts = [f"{len(subject.norms)} batch norms fold exactly"] if subject.norms else []
     if costs:
         top = max(costs, key=lambda path: costs[path])

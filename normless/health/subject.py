@@ -202,15 +202,7 @@ def measure(subject: Subject) -> Measured:
     divisors, _, tokens = subject.freezables
     meter = Meter(activations, layers, divisors)
     found = Measured(meter, Sums(meter.paused), divisors)
-
-    def see(path: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        with meter.paused():
-            divisors[path].see(inputs[0], output)
-
-    with running(model, False), ExitStack() as stack:
-        stack.callback(model.register_forward_pre_hook(tokens.enter, with_kwargs=True).remove)
-        for path in divisors:
-            stack.callback(modules[path].register_forward_hook(partial(see, path)).remove)
+    with running(model, False), model.register_forward_pre_hook(tokens.enter, with_kwargs=True):
         for inputs, _ in subject.batches:
             observed = attach_hooks(Setting(model, mapped), [found.sums]) if mapped else nullcontext()
             with found.meter.measuring(model, inputs), observed:

@@ -10,17 +10,16 @@ from math import isfinite, sqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.diagnosis.flow import Call, Line, Tracer, tensors, with_rows
+from normless.diagnosis.flow import Call, Line, Seen, Tracer
 from normless.diagnosis.tape import KINDS, attention_weights
 from normless.health.limits import CERTAIN
-from normless.health.streams import near_epsilon
+from normless.health.streams import Divisors, near_epsilon
 from normless.nn.channels import has_channels_first
-from normless.recording import followed
+from normless.recording import Run
 from normless.residual.classify import NORMS
 
 # A unit whose values differ by less than this share of the layer's RMS is constant.
@@ -37,8 +36,6 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
 _ON_FIRST = {name for name in KINDS if name.startswith("conv")} | {"batch_norm", "group_norm", "instance_norm"}
 _ON_LAST = {"linear", "bilinear", "layer_norm", "rms_norm"}
 _TURNED = {"transpose", "permute", "movedim", "swapaxes", "swapdims", "t", "T", "mT", "einsum", "matmul", "bmm"}
-# Larger attentions are measured on one example.
-_MOST_WEIGHTS = 2**25
 _PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
 
 
@@ -103,17 +100,17 @@ class Meter(Tracer):
     Attributes:
         attentions: by the place of the attention.
         near: for norms that are functions in forward code, by the module, the number of statistics whose variance is
-            comparable with ε, of all statistics, and ε; those at the paths `divided` are measured elsewhere.
+            comparable with ε, of all statistics, and ε; those at the paths `divided` are measured there.
         units: by place, name and number in the pass.
         wrong: the module and line of the first result that is not finite, or None.
         last_weight: the order of the last weight layer.
     """
 
     def __init__(
-        self, activations: Collection[str], layers: Mapping[str, nn.Module], divided: Collection[str] = ()
+        self, activations: Collection[str], layers: Mapping[str, nn.Module], divided: Mapping[str, Divisors]
     ) -> None:
         super().__init__()
-        self.activations, self.layers, self.divided = frozenset(activations), layers, frozenset(divided)
+        self.activations, self.layers, self.divided = frozenset(activations), layers, divided
         self.near: dict[str, tuple[int, int, float]] = {}
         self.units: dict[tuple[str, str, int], Units] = {}
         self.attentions: dict[str, Attention] = {}
@@ -133,19 +130,16 @@ class Meter(Tracer):
     def measuring(self, model: nn.Module, inputs: Any) -> Iterator[None]:
         """Measure the pass that the body makes."""
         self._start()
-        with followed(model, leave=self._leave), self.follow(model, inputs):
+        with self.follow(model, inputs):
             yield
 
-    def on_call(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
-    ) -> None:
+    def on_call(self, seen: Seen) -> None:
         """Measure an activation, and pass on the layer to which the channels of the result belong."""
-        y = made[0]
+        call, y = seen.call, seen.made[0]
         if not y.is_floating_point() or not call.is_signal:
             return
         self._order += 1
         kind = KINDS.get(call.name)
-        read = tensors((args, kwargs))
         if kind in ("weight", "norm") or call.name in ("matmul", "__matmul__"):
             self.last_weight = max(self.last_weight, self._order)
         if kind in ("weight", "norm", "activation") and self.wrong is None and not bool(y.isfinite().all()):
@@ -153,38 +147,40 @@ class Meter(Tracer):
         if call.name in _ON_FIRST or call.name in _ON_LAST:
             self._origins[y] = Origin(call.path, 1 if call.name in _ON_FIRST else -1, self._order)
         elif call.name not in _TURNED:
-            self._inherit(read, y)
+            self._inherit(seen.read, y)
         if call.name in _PRODUCTS:
             for source in call.sources():
                 if (units := self._made_by.get(source.origin())) is not None:
                     units.gates = True
         if call.name in ("layer_norm", "rms_norm", "group_norm") and call.path not in self.divided:
-            self._divide(call, args, kwargs, read[0])
-        self._attend(call, args, kwargs, y)
-        if kind == "activation" and self.activations.isdisjoint(self.running):
+            self._divide(seen)
+        self._attend(seen)
+        if kind == "activation" and self.activations.isdisjoint(run.path for run in self.stack):
             self._measure(call.path, call.name.rstrip("_"), y)
 
-    def _attend(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor) -> None:
+    def _attend(self, seen: Seen) -> None:
         """Measure the weights of an attention: a softmax that a product reads, or a function of torch."""
+        call, y = seen.call, seen.made[0]
         if call.name == "softmax" and y.dim() > 2 and y.shape[-1] > 1:
             self._softmaxes[call] = attention_of(y)
         elif call.name in ("matmul", "__matmul__", "bmm", "einsum"):
             for source in call.sources():
-                if (seen := self._softmaxes.pop(source.origin(), None)) is not None:
-                    self._add(call.path, seen)
+                if (weights := self._softmaxes.pop(source.origin(), None)) is not None:
+                    self._add(call.path, weights)
         elif call.name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
             with suppress(RuntimeError, TypeError, IndexError):
-                self._add(call.path, attention_of(weights_of(call.name, args, kwargs)))
+                self._add(call.path, attention_of(attention_weights(seen)))
 
-    def _divide(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> None:
+    def _divide(self, seen: Seen) -> None:
         """Count the variances of a norm's input that are comparable with ε."""
+        call, x = seen.call, seen.read[0]
         if call.name == "group_norm":
-            groups = int(kwargs.get("num_groups", args[1] if len(args) > 1 else 1))
+            groups = int(seen.given("num_groups", 1, 1))
             rows = x.detach().float().reshape(len(x) * groups, -1)
         else:
-            axes = len(kwargs.get("normalized_shape", args[1] if len(args) > 1 else (1,)))
+            axes = len(seen.given("normalized_shape", 1, (1,)))
             rows = x.detach().float().flatten(-axes)
-        given = [value for value in (*args[2:], *kwargs.values()) if isinstance(value, float)]
+        given = [value for value in (*seen.args[2:], *seen.kwargs.values()) if isinstance(value, float)]
         eps = given[-1] if given else torch.finfo(x.dtype).eps if call.name == "rms_norm" else 1e-5
         variance = rows.square().mean(-1) if call.name == "rms_norm" else rows.var(-1, correction=0)
         known, (near, varied) = self.near.get(call.path or "forward", (0, 0, eps)), near_epsilon(variance, eps)
@@ -202,15 +198,17 @@ class Meter(Tracer):
         if origins := [origin for origin in known if origin is not None]:
             self._origins[y] = max(origins, key=lambda origin: origin.order)
 
-    def _leave(self, path: str, module: nn.Module, output: Any) -> None:
+    def on_leave(self, run: Run, output: Any) -> None:
         """Measure the output of an activation's module, and note the layer of the output of a layer's."""
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return
         with self.paused(), torch.no_grad():
-            if path in self.activations:
-                self._measure(path, type(module).__name__.lower(), output)
-            elif path in self.layers:
-                self._origins[output] = Origin(path, channel_of(module, output), self._order)
+            if run.path in self.divided:
+                self.divided[run.path].see(run.inputs[0], output)
+            if run.path in self.activations:
+                self._measure(run.path, type(run.module).__name__.lower(), output)
+            elif run.path in self.layers:
+                self._origins[output] = Origin(run.path, channel_of(run.module, output), self._order)
 
     def _measure(self, path: str, name: str, y: Tensor) -> None:
         origin: Origin | None = self._origins.get(y)  # type: ignore[no-untyped-call]
@@ -235,20 +233,6 @@ class Meter(Tracer):
     def before_output(self) -> list[Units]:
         """Return the activations that a later weight layer reads, not those of the network's output."""
         return [units for units in self.units.values() if units.order < self.last_weight and isfinite(units.squares)]
-
-
-def weights_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return the weights (B, heads, queries, keys) of a call of torch's attention, of the first example if large."""
-    if name == "multi_head_attention_forward":
-        options = {"need_weights": True, "average_attn_weights": False, "training": False}
-        weights: Tensor = F.multi_head_attention_forward(*args, **kwargs | options)[1]  # type: ignore[assignment]
-        return weights
-    query, key = (args[i] if len(args) > i else kwargs[part] for i, part in enumerate(("query", "key")))
-    if query.shape[:-1].numel() * key.shape[-2] > _MOST_WEIGHTS:
-        size = len(query)
-        args = tuple(with_rows(args, size, [0]))
-        kwargs = with_rows(kwargs, size, [0])
-    return attention_weights(*args, **kwargs)
 
 
 def attention_of(weights: Tensor) -> Attention:

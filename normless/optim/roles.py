@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
+from normless._internal.reach import reachable
 from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import NORMS, kind_of
@@ -167,17 +168,14 @@ def _temperatures(residual_map: ResidualMap, named: Mapping[str, nn.Parameter]) 
 
 def _scales_choices(flow: Dataflow, index: int, *, outputs: bool) -> bool:
     """Whether the result of an operation reaches a softmax, or the outputs, without a layer in between."""
-    waiting, seen = [index], {index}
-    while waiting:
-        at = waiting.pop()
-        if outputs and at in flow.outputs:
-            return True
-        for reader in set(flow.consumers[at]) - seen:
-            seen.add(reader)
-            operation = flow[reader]
-            if operation.name in SOFTMAX | LOG_SOFTMAX | ATTENTION:
-                return True
-            is_product = operation.name in WEIGHT and not operation.parameters
-            if is_product or (operation.name in _PASSING and len(operation.parents) == 1):
-                waiting.append(reader)
-    return False
+
+    def passes(reader: int) -> bool:
+        operation = flow[reader]
+        is_product = operation.name in WEIGHT and not operation.parameters
+        return is_product or (operation.name in _PASSING and len(operation.parents) == 1)
+
+    return any(
+        (outputs and at in flow.outputs)
+        or any(flow[reader].name in SOFTMAX | LOG_SOFTMAX | ATTENTION for reader in flow.consumers[at])
+        for at in reachable([index], lambda at: filter(passes, flow.consumers[at]))
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless._internal.reach import reachable
 from normless.residual import ResidualMap
 from normless.residual.description import with_article
 from normless.residual.operations import BATCH_NORM, WEIGHT
@@ -70,16 +71,13 @@ def head_parameters(model: nn.Module, residual_map: ResidualMap) -> set[str]:
     named = dict(model.named_parameters(remove_duplicate=False))
     layers = residual_map.head_layers if residual_map.blocks else residual_map.stem_layers
     outside = {id(named[name]) for layer in layers for name in layer.parameters}
-    flow, found = residual_map.flow, set[str]()
+    flow = residual_map.flow
     if flow is None:
         path = residual_map.classifier
         return set() if path is None else set(residual_map.by_path[path].parameters)
-    waiting, seen = [*flow.outputs], {*flow.outputs}
-    while waiting:
-        operation = flow[waiting.pop()]
-        if operation.name in WEIGHT and operation.parameters:
-            found |= {name for name in operation.parameters if id(named[name]) in outside}
-        else:
-            waiting += {*operation.parents} - seen
-            seen |= {*operation.parents}
-    return found
+
+    def is_layer(at: int) -> bool:
+        return flow[at].name in WEIGHT and bool(flow[at].parameters)
+
+    last = filter(is_layer, reachable(flow.outputs, lambda at: () if is_layer(at) else flow[at].parents))
+    return {name for at in last for name in flow[at].parameters if id(named[name]) in outside}

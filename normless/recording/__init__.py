@@ -3,6 +3,8 @@
 from normless.recording.calls import ADDITIONS as ADDITIONS
 from normless.recording.calls import Call as Call
 from normless.recording.calls import Recorder as Recorder
+from normless.recording.modules import Observer as Observer
+from normless.recording.modules import Run as Run
 from normless.recording.modules import followed as followed
 from normless.recording.modules import never_fuse as never_fuse
 from normless.recording.passes import recorded as recorded

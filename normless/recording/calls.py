@@ -7,12 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
-from normless.recording.modules import followed
+from normless.recording.modules import Observer, Run
 from normless.recording.places import Place, Routine, running_place
 
 ADDITIONS = frozenset({"add", "radd", "iadd", "lerp"})
@@ -62,85 +61,65 @@ class Call:
         return self.module, self.place, self.name, self.turn
 
 
-@dataclass
-class Run:
-    """A run of a module.
-
-    Attributes:
-        path: the module's path.
-        number: the number of this run among those of the module, from 0.
-        order: the number of this run among those of all modules.
-        kind: the module's class.
-        around: the call that runs the module, None for the network itself.
-        calls: the calls that it makes.
-    """
-
-    path: str
-    number: int
-    order: int
-    kind: type
-    around: Call | None
-    calls: list[Call] = field(default_factory=list)
-
-
-class Recorder:
+class Recorder(Observer):
     """Record the calls of the latest pass through a network, and the runs of its modules.
 
-    Passes are recorded inside `following`; the caller passes each torch function to `note`.
-
     Attributes:
+        call: the call that runs now.
         calls: the calls, in order.
-        stack: the running modules, outermost first.
         runs: the runs of each module, by its path.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.call: Call | None = None
         self.calls: list[Call] = []
-        self.stack: list[Run] = []
-        self._kinds = {path: type(module) for path, module in modules.items()}
         self.runs: dict[str, list[Run]] = defaultdict(list)
-        self._started = 0
         self._seen: dict[tuple[int, ...], dict[int, Place | None]] = {}
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
         """Follow passes through a network, and find the places of their calls afterwards."""
-        with followed(model, self._enter, self._leave):
+        with super().following(model):
             yield
         for path, runs in self.runs.items():
             _agree(path, runs)
 
-    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """Record the torch function that the caller's caller calls."""
-        name = getattr(function, "__name__", str(function)).strip("_")
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call in forward code."""
+        if not self.stack:
+            return function(*args, **kwargs)
         is_method = "Tensor" in getattr(function, "__qualname__", "").partition(".")[0]
         given = {"function": function, "args": _bare(args), "kwargs": _bare(kwargs)}
-        return self._append(name, sys._getframe(2), is_method, **given)
+        before, self.call = self.call, self._append(name.strip("_"), is_method, **given)
+        try:
+            return self.made(self.call, args, kwargs)
+        finally:
+            self.call = before
 
-    def _append(self, name: str, frame: FrameType, is_method: bool = False, **properties: Any) -> Call:
+    def made(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a recorded call with its arguments, and return its result."""
+        return call.function(*args, **kwargs)
+
+    def on_enter(self, run: Run) -> None:
+        """Record the call of a module."""
+        if run.path == "":
+            self.calls.clear()
+            self.runs.clear()
+        run.around = self._append(run.path) if self.stack else None
+        self.runs[run.path].append(run)
+
+    def on_leave(self, run: Run, output: Any) -> None:
+        """Find the places of the calls of a run."""
+        _settle(run.calls, self._seen)
+
+    def _append(self, name: str, is_method: bool = False, **properties: Any) -> Call:
         run = self.stack[-1]
-        place = running_place(run.kind, frame, is_method)
+        place = running_place(type(run.module), sys._getframe(2), is_method)
         call = Call(name, run.path, run.number, run.around, place, **properties)
         run.calls.append(call)
         self.calls.append(call)
         return call
-
-    def _enter(self, path: str, *_: Any) -> None:
-        """Note that a module's forward begins."""
-        if path == "":
-            self.calls.clear()
-            self.runs.clear()
-            self.stack.clear()
-            self._started = 0
-        around = self._append(path, sys._getframe(1)) if self.stack else None
-        runs = self.runs[path]
-        runs.append(Run(path, len(runs), self._started, self._kinds[path], around))
-        self._started += 1
-        self.stack.append(runs[-1])
-
-    def _leave(self, *_: Any) -> None:
-        """Note that a module's forward ends."""
-        _settle(self.stack.pop().calls, self._seen)
 
 
 def _bare(value: Any) -> Any:

@@ -10,19 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from normless._internal.state import collection_paused, quiet
 from normless.errors import UnresolvedStructureError
-from normless.recording.calls import Recorder
+from normless.recording.calls import Call, Recorder
 from normless.recording.failures import explained, hidden_submodule
 from normless.recording.state import below_autograd, untouched
 from normless.recording.tape import Tape
 from normless.recording.values import ReadNumber
 
 # Functions that read the values of a tensor without an operation.
-_READS = {"tolist", "numpy", "__array__", "__dlpack__"}
+_READS = {"tolist", "numpy", "array", "dlpack"}
 
 
 def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
@@ -43,25 +42,21 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     tensors = {name: ("buffer", tensor) for name, tensor in model.named_buffers()}
     tensors |= {name: ("parameter", tensor) for name, tensor in model.named_parameters()}
     _refuse_unreadable(modules, tensors)
-    recorder = Recorder(modules)
-    tape = Tape(tensors, recorder)
+    places = _Places(tensors)
+    tape = places.tape
     try:
-        with (
-            collection_paused(),
-            untouched(model, inputs, kwargs),
-            recorder.following(model),
-            quiet(),
-            below_autograd(),
-        ):
+        with collection_paused(), untouched(model, inputs, kwargs), quiet(), below_autograd():
             for tensor in tensors_in([list(inputs), list(kwargs.values())]):
                 tape.add_root(tensor, "input")
             try:
-                with tape, _Places(tape):
+                with tape, places.following(model):
                     output = model(*inputs, **kwargs)
                 tape.returns_tensor = isinstance(output, Tensor)
                 tape.outputs = [tape.node_of(tensor) for tensor in tensors_in(output)]
             finally:
                 tape.end()
+                # The tape holds the recorder too.
+                del places.tape
         if not tape.outputs:
             raise TypeError("forward returned neither a tensor nor a structure that contains a tensor.")
     except Exception as error:
@@ -86,29 +81,21 @@ def _refuse_unreadable(modules: Mapping[str, nn.Module], tensors: Mapping[str, t
         )
 
 
-class _Places(TorchFunctionMode):
+class _Places(Recorder):
     """Note the call in forward code that makes the operations on a tape; keep torch off its fused paths."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tensors: Mapping[str, tuple[str, Tensor]]) -> None:
         super().__init__()
-        self.tape = tape
+        self.tape = Tape(tensors, self)
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        tape, kwargs = self.tape, kwargs or {}
-        if not tape.recorder.stack:
-            return func(*args, **kwargs)
-        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
-            return tape.replace_data(*args)
-        before, tape.call = tape.call, tape.recorder.note(func, args, kwargs)
-        name = tape.call.name
-        try:
-            if name == "item" and args[0].is_floating_point():
-                return self._read(*args)
-            if name.strip("_") in _READS and tape.node_of(args[0]).active:
-                tape.follows_values = True
-            return func(*args, **kwargs)
-        finally:
-            tape.call = before
+    def made(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if call.name == "item" and args[0].is_floating_point():
+            return self._read(*args)
+        if call.name in _READS and self.tape.node_of(args[0]).active:
+            self.tape.follows_values = True
+        if call.name == "set" and call.function == Tensor.data.__set__:  # type: ignore[attr-defined]
+            return self.tape.replace_data(*args)
+        return call.function(*args, **kwargs)
 
     def _read(self, tensor: Tensor) -> Any:
         """Return the number in a tensor; if it depends on the inputs, it notes when it decides something."""

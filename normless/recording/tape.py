@@ -86,7 +86,6 @@ class Tape(TorchDispatchMode):
         outputs: the nodes of the tensors that the network returns.
         returns_tensor: whether it returns a single tensor.
         follows_values: whether values that depend on the inputs decide what runs.
-        call: the call in forward code that runs now.
         only_reads: whether forward code reads a number now that does not decide anything yet.
     """
 
@@ -99,7 +98,6 @@ class Tape(TorchDispatchMode):
         self.outputs: list[Node] = []
         self.returns_tensor = False
         self.follows_values = False
-        self.call: Call | None = None
         self.only_reads = False
         self._around: tuple[tuple[str, ...], tuple[int, ...]] = ("",), (0,)
         self._latest: Any = None
@@ -187,7 +185,7 @@ class Tape(TorchDispatchMode):
         if runs and runs[-1] is not self._latest:
             self._latest = runs[-1]
             self._around = tuple(run.path for run in runs), tuple(run.order for run in runs)
-        node = Node("call", name, args, kwargs, target, None, True, *self._around, self.call)
+        node = Node("call", name, args, kwargs, target, None, True, *self._around, self.recorder.call)
         for source in node.inputs():
             source.readers += 1
             node.active = node.active or source.active

@@ -13,9 +13,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from normless.nn import FreezableNorm, FrozenBatchNorm, Pointwise, ShiftedActivation
 from normless.residual.blocks import Kind
-from normless.residual.formulas import forms_root
+from normless.residual.formulas import normalizes
 from normless.residual.graph import Operation
-from normless.residual.operations import ELEMENTWISE, LAYOUT, NONLINEAR, NORM, NORM_PARTS
+from normless.residual.operations import ELEMENTWISE, LAYOUT, NONLINEAR
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.GLU)
@@ -29,7 +29,6 @@ _CLASSES: dict[Kind, tuple[type[nn.Module], ...]] = {
     "norm": (*NORMS, FrozenBatchNorm, FreezableNorm),
     "activation": ACTIVATIONS,
 }
-_FACTORS = {"mul", "div", "addcmul"}
 
 
 def kind_of(module: nn.Module) -> Kind | None:
@@ -49,18 +48,15 @@ def window_size(pool: nn.Module) -> int:
 def computed_kind(operations: Sequence[Operation]) -> Kind | None:
     """Return the kind of a module that runs exactly these operations: a norm, an activation, a layer scale or None.
 
-    A norm divides activations by a root of their own statistics, or of stored statistics (frozen batch norm). An
-    activation is elementwise and nonlinear, possibly with learned slopes. A layer scale multiplies by a parameter and
-    may add another.
+    `normalizes` defines a norm. An activation is elementwise and nonlinear, possibly with learned slopes. A layer
+    scale multiplies by a parameter and may add another.
     """
     names = {operation.name for operation in operations}
     learned = [operation for operation in operations if operation.parameters]
     is_affine = bool(learned) and names - LAYOUT <= {"mul", "add", "addcmul"}
     if is_affine and all(len(operation.parents) == 1 for operation in operations):
         return "scale" if any(operation.name != "add" for operation in learned) else None
-    scales = [operation for operation in operations if operation.name in _FACTORS]
-    is_frozen = any(fixed.rooted and fixed.buffers for operation in scales for fixed in operation.fixed)
-    if names <= NORM_PARTS and (names & NORM or (scales and forms_root(names)) or is_frozen):
+    if normalizes(operations):
         return "norm"
     if names <= ELEMENTWISE and names & NONLINEAR and names - LAYOUT:
         return "activation"

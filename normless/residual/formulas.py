@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose, isnan, nan, prod
 
 from normless.recording import Call
 from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import LAYOUT, LENGTHS, NORM_PARTS, REDUCTION, ROOT
+from normless.residual.operations import LAYOUT, LENGTHS, NORM, NORM_PARTS, REDUCTION, ROOT
 
 _SIZES: dict[str, Callable[[float, float], float]] = {
     "sqrt": lambda size, _: size**0.5,
@@ -56,7 +56,7 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
         chain, size = list[int](), float(isinstance(divisor, Fixed) and divisor.rooted and bool(divisor.buffers))
         if isinstance(divisor, Operand):
             chain, size = _statistics(flow, divisor.index, x, passed)
-            size *= forms_root({flow[index].name for index in chain})
+            size *= _forms_root({flow[index].name for index in chain})
         if size:
             factor = size if operation.name == "mul" else 1 / size
             formula = Formula([*inside, *chain], {**passed, quotient: value.index}, quotient, factor)
@@ -99,7 +99,18 @@ def _terms(flow: Dataflow, formula: Formula) -> dict[Call, Term]:
     return terms
 
 
-def forms_root(names: set[str]) -> bool:
+def normalizes(operations: Sequence[Operation]) -> bool:
+    """Whether these are the operations of a norm and nothing else: an operator of torch, or a written formula.
+
+    A formula divides by a root of statistics, or by that of a stored statistic (frozen batch norm).
+    """
+    names = {operation.name for operation in operations}
+    scales = [operation for operation in operations if operation.name in {"mul", "div", "addcmul"}]
+    is_frozen = any(fixed.rooted and fixed.buffers for operation in scales for fixed in operation.fixed)
+    return names <= NORM_PARTS and bool(names & NORM or is_frozen or (scales and _forms_root(names)))
+
+
+def _forms_root(names: set[str]) -> bool:
     """Whether operations of these names form statistics and take a root of them."""
     roots = names & ROOT
     return bool(roots) and bool(names & REDUCTION or roots - {"sqrt", "rsqrt", "pow"})

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 
 from normless._internal.state import in_mode, running
 from normless.errors import LiftError
+from normless.nn.channels import per_channel
 from normless.nn.function import Function
-from normless.recording import Call, Node, Tape, recorded
+from normless.recording import Call, recorded
 from normless.residual.classify import kind_of
-from normless.residual.operations import ACTIVATION, LAYOUT, NORM, RANDOM, SHAPE_ONLY
+from normless.residual.graph import Dataflow, Fixed
+from normless.residual.operations import ACTIVATION, LAYOUT, NORM
+from normless.residual.reader import read_dataflow
 
 _DROPOUT: Mapping[str, type[nn.Module]] = {
     "dropout": nn.Dropout,
@@ -116,22 +119,22 @@ def scales_second_axis(norm: nn.Module, gamma: str, shape: tuple[int, ...] | Non
 
 @dataclass(frozen=True)
 class _Step:
-    """A function or child that a norm ran on `sources`, which depend on its input or are random.
+    """A function or child that a norm ran on results of other operations.
 
     Attributes:
         call: the call in the norm's own code.
         child: the child that it runs, None for a function.
-        sources: the tensors that it reads.
-        results: the tensors that it makes for others.
-        reads_constants: whether it reads a tensor that does not depend on the input.
+        sources: the operations that it reads.
+        results: the operations in it that others read.
+        fixed: the tensors that it reads and that do not depend on the norm's input.
         in_evaluation: whether it runs in evaluation.
     """
 
     call: Call
     child: nn.Module | None
-    sources: tuple[Node, ...]
-    results: frozenset[Node]
-    reads_constants: bool
+    sources: tuple[int, ...]
+    results: frozenset[int]
+    fixed: tuple[Fixed, ...]
     in_evaluation: bool = False
 
     @property
@@ -145,51 +148,45 @@ class _Step:
         return (self.name, self.child, self.call.function, repr(self.call.args[1:]), repr(self.call.kwargs))
 
     @property
+    def draws(self) -> bool:
+        """Whether it reads random numbers."""
+        return any(tensor.random for tensor in self.fixed)
+
+    @property
     def kind(self) -> str:
         """The kind of step: `norm`, `layout`, `affine` by constants of the norm, `function`, `child` or `other`."""
         if self.child is not None:
             return {"norm": "norm", "weight": "other"}.get(kind_of(self.child) or "", "child")
         if self.name in NORM:
             return "norm"
+        if self.draws:
+            return "other"
         if len(self.sources) != 1:
             return "layout" if self.name in ("type_as", "view_as", "reshape_as") and self.call.args else "other"
-        if self.name in _CASTS and not self.reads_constants:
+        if self.name in _CASTS and not self.fixed:
             return "layout"
-        if self.reads_constants:
+        if self.fixed:
             return "affine" if self.name in _ARITHMETIC | {"addcmul"} else "other"
         is_function = self.name in ACTIVATION or self.name in _DROPOUT or self.name in _ARITHMETIC
         return "function" if is_function and self.call.args[:1] == (Tensor,) else "other"
 
 
-def _steps(norm: nn.Module, tape: Tape) -> list[_Step]:
+def _steps(norm: nn.Module, flow: Dataflow) -> list[_Step]:
     """Return the steps of a pass through a norm."""
-    parts: dict[Call, list[Node]] = defaultdict(list)
-    # What depends on the input, or is random.
-    live: set[Node] = set()
-    readers: dict[Node, set[Call]] = defaultdict(set)
-    for node in tape.nodes:
-        is_random = node.name.rstrip("_") in RANDOM
-        if node.active or is_random or (node.name not in SHAPE_ONLY and not live.isdisjoint(node.inputs())):
-            live.add(node)
-        call = node.call
+    parts: dict[Call, list[int]] = defaultdict(list)
+    for at, operation in enumerate(flow.operations):
+        call = operation.made_by
         while call is not None and call.module:
             call = call.around
         if call is not None:
-            parts[call].append(node)
-            for source in node.inputs():
-                readers[source].add(call)
-    modules = dict(norm.named_modules())
-    steps = []
-    for call, nodes in parts.items():
-        own = set(nodes)
-        read = dict.fromkeys(source for node in nodes for source in node.inputs() if source not in own)
-        sources = tuple(source for source in read if source in live)
-        results = frozenset(
-            node for node in nodes if node in live and (node in tape.outputs or readers[node] - {call})
-        )
-        if sources or results:
-            child = None if call.function is not None else modules.get(call.name)
-            steps.append(_Step(call, child, sources, results, len(sources) < len(read)))
+            parts[call].append(at)
+    modules, steps = dict(norm.named_modules()), []
+    for call, own in parts.items():
+        sources = dict.fromkeys(parent for at in own for parent in flow[at].parents if parent not in own)
+        results = frozenset(at for at in own if at in flow.outputs or not {*flow.consumers[at]}.issubset(own))
+        fixed = tuple(tensor for at in own for tensor in flow[at].fixed)
+        child = None if call.function is not None else modules.get(call.name)
+        steps.append(_Step(call, child, tuple(sources), results, fixed))
     return steps
 
 
@@ -201,19 +198,41 @@ def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
     if shape is None:
         width = int(getattr(norm, "num_features", 0) or getattr(norm, "num_channels", 0) or reference.numel())
         shapes = [(3, width, *[2] * axes) for axes in (2, 1, 0, 3)] + [(3, 2, width), (3, 2, 2, width)]
+    mean, variance = (getattr(norm, name, None) for name in ("running_mean", "running_var"))
     for sizes in shapes:
-        # Values of both signs that do not use the random state.
+        # Values of both signs that do not use the random state, around the running mean.
         steps = torch.arange(prod(sizes), dtype=torch.float32).reshape(sizes)
-        yield (3 * torch.sin(1.7 * steps)).to(reference)
+        x = (3 * torch.sin(1.7 * steps)).to(reference)
+        if isinstance(mean, Tensor) and isinstance(variance, Tensor) and mean.shape == x.shape[1:2]:
+            x = per_channel(mean, x) + per_channel(variance.sqrt(), x) * x
+        yield x.detach().to(reference)
+
+
+def agree(
+    norm: nn.Module, other: nn.Module, shape: tuple[int, ...] | None = None, *, rtol: float, atol: float
+) -> bool:
+    """Whether a module computes what a norm does in evaluation, on the first trial input that the norm takes."""
+    for x in trials(norm, shape):
+        with running(norm, False), running(other, False):
+            try:
+                expected = norm(x.clone())
+            except Exception:
+                continue
+            try:
+                return torch.allclose(other(x.clone()), expected, rtol=rtol, atol=atol)
+            except Exception:
+                return False  # A child that is not part of the forward pass, such as a list of norms.
+    return False
 
 
 def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list[_Step]]:
     """Return the steps before and after the normalization in one mode."""
     with in_mode(norm, training):
         tape = recorded(norm, (x,), {})
-    if not tape.returns_tensor or tape.outputs[0].shape != x.shape:
+    flow = read_dataflow(tape)
+    if not tape.returns_tensor or [flow[end].shape for end in flow.outputs] != [x.shape]:
         raise LiftError(f"a {type(norm).__name__} returns something other than a tensor of its input's shape")
-    path, formula = _path(_steps(norm, tape), tape.outputs[0])
+    path, formula = _path(_steps(norm, flow), flow)
     if formula:
         _check_formula(norm, formula)
     kinds = [step.kind for step in path]
@@ -236,11 +255,11 @@ def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list
     return _kept(before), _kept(after)
 
 
-def _path(steps: list[_Step], end: Node) -> tuple[list[_Step], list[_Step]]:
+def _path(steps: list[_Step], flow: Dataflow) -> tuple[list[_Step], list[_Step]]:
     """Split steps into those with one input that lead to `end` and those before, none if they start at the input."""
     path: list[_Step] = []
-    at = len(steps)
-    while end.kind != "input":
+    at, end = len(steps), max(flow.outputs)
+    while flow[end].name != "input":
         at = next((place for place in range(at - 1, -1, -1) if end in steps[place].results), -1)
         if at < 0 or steps[at].kind == "other":
             return path, steps[: at + 1]
@@ -264,7 +283,7 @@ def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
             reached |= {*step.sources}
     has_operator = any(step.kind == "norm" for step in needed)
     for step in needed:
-        bends = step.name in ACTIVATION - _CLAMPS or step.name in RANDOM or step.name in _DROPOUT
+        bends = step.name in ACTIVATION - _CLAMPS or step.draws or step.name in _DROPOUT
         is_other = has_operator and step.kind not in ("norm", "affine", "layout") and step.name not in _SPLITS
         if step.child is None and (bends or is_other):
             raise LiftError(f"a {type(norm).__name__} does more than normalize: {step.name} is part of its formula")

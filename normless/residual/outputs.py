@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
+from normless._internal.reach import reachable
 from normless.residual import operations as ops
 from normless.residual.blocks import Head, Kind
 from normless.residual.graph import Dataflow, Operation
@@ -134,20 +135,15 @@ class _Reach:
         if self.flow[product].name in ops.ATTENTION:
             yield "attention"
             return
-        pending, seen = [product], {product}
-        while pending:
-            at = pending.pop()
-            if self.flow[at].name in ops.SOFTMAX:
-                yield "attention"
-                continue
-            if at in self.flow.outputs:
+
+        def ends(at: int) -> bool:
+            return self.flow[at].name in ops.SOFTMAX or (at != product and self.kind_at(at) == "weight")
+
+        for at in reachable([product], lambda at: () if ends(at) else self.flow.consumers[at]):
+            if ends(at):
+                yield "attention" if self.flow[at].name in ops.SOFTMAX else "weights"
+            elif at in self.flow.outputs:
                 yield "output"
-            for reader in set(self.flow.consumers[at]) - seen:
-                seen.add(reader)
-                if self.kind_at(reader) == "weight":
-                    yield "weights"
-                else:
-                    pending.append(reader)
 
 
 def is_scale_free(operation: Operation) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless._internal.state import running
-from normless.recording import followed
+from normless.recording import Run, followed
 
 # Divisible by the usual numbers of parts.
 _BATCHES = (12, 16, 32, 10, 14)
@@ -65,15 +65,15 @@ def _norms_in(module: nn.Module) -> list[_BatchNorm]:
 def _runs(module: nn.Module, training: bool) -> list[str] | None:
     """Return the paths of the batch norms that run, empty for the module itself; None if it cannot run alone."""
     for x in _trials(module):
-        ran: list[str] = []
+        ran: list[Run] = []
         try:
-            with running(module, training), followed(module, lambda path, *_, ran=ran: ran.append(path)):
+            with running(module, training), followed(module, ran.append):
                 y = module(x)
         except Exception:
             continue
         if not isinstance(y, Tensor) or y.shape != x.shape:
             return None
-        inner = [path for path in ran if path and isinstance(module.get_submodule(path), _BatchNorm)]
+        inner = [run.path for run in ran if run.path and isinstance(run.module, _BatchNorm)]
         # A subclass of torch's norm runs itself by a function.
         return ["", *inner] if isinstance(module, _BatchNorm) else inner
     return None

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from normless.signal.quadrature import normal_moments as normal_moments
     from normless.signal.rules import RULES as RULES
     from normless.signal.rules import Propagation as Propagation
-    from normless.signal.rules import reachable as reachable
     from normless.signal.rules import rule as rule
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -8,8 +8,9 @@ from math import isfinite, sqrt
 import torch
 from torch import nn
 
+from normless._internal.reach import reachable
 from normless.residual.graph import Dataflow, Operand
-from normless.signal.rules import Propagation, mean_square, reachable
+from normless.signal.rules import Propagation, mean_square
 from normless.signal.weights import rows_of
 
 # If an activation is not homogeneous, a factor is the limit of an iteration.
@@ -189,8 +190,8 @@ class _Walk:
     def _writers(self, end: int) -> tuple[list[int], bool]:
         """Return the scalable operations that begin the signal at `end`, and whether others contribute to it."""
         begins = [closed or kind in _BEGIN for closed, kind in zip(self.closed, self.kinds, strict=False)]
-        reached = reachable([end], lambda at: () if begins[at] else self._sources(at))
-        own = [at for at in sorted(reached) if not self.closed[at]]
+        reached = sorted(reachable([end], lambda at: () if begins[at] else self._sources(at)))
+        own = [at for at in reached if not self.closed[at]]
         return [at for at in own if self.kinds[at] in _BEGIN or self._is_open(at)], len(own) < len(reached)
 
     def _is_open(self, at: int) -> bool:

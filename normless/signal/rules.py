@@ -7,7 +7,6 @@ product of two activations, `attention` one of values with weights that others d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 from math import exp, prod, sqrt
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normless._internal.reach import reachable
 from normless.residual.classify import NORMS
 from normless.residual.graph import Operand
 from normless.residual.operations import ACTIVATION, ATTENTION, DROPOUT, LAYOUT, NORM
@@ -274,14 +274,3 @@ def _ratio(p: Propagation, source: int, at: int) -> float:
     """Return the ratio of elements of two operations; unknown numbers count as 1."""
     before, after = (1 if shape is None else prod(shape) for shape in (p.flow[source].shape, p.flow[at].shape))
     return before / after
-
-
-def reachable(start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
-    """Return the operations in `start`, those that follow them, and so on, each once."""
-    reached, pending = dict[int, None](), list(start)
-    while pending:
-        at = pending.pop()
-        if at not in reached:
-            reached[at] = None
-            pending += following(at)
-    return list(reached)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from torch.overrides import TorchFunctionMode
 
 from normless._internal.state import in_mode
 from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
+from normless.recording import Observer
 from normless.residual.graph import Fixed
 from normless.signal.moments import Moments
 from normless.signal.propagation import Propagation
@@ -58,18 +58,18 @@ def _weight_and_bias(p: Propagation, at: int) -> tuple[Tensor, Tensor | None] | 
     return reading.found[0] if len(reading.found) == 1 else None
 
 
-class _Reading(TorchFunctionMode):
+class _Reading(Observer):
     """Note the weights and biases by which forward code multiplies."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[Tensor, Tensor | None]] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in LINEAR:
-            named = dict(zip(("input", "weight", "bias"), args, strict=False)) | (kwargs or {})
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name in LINEAR:
+            named = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
             self.found.append((named["weight"], named.get("bias")))
-        return func(*args, **(kwargs or {}))
+        return function(*args, **kwargs)
 
 
 @dataclass(frozen=True)

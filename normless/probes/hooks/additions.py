@@ -11,9 +11,8 @@ from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from normless.recording import ADDITIONS, Call, followed, running_place
+from normless.recording import ADDITIONS, Call, Observer, Run, running_place
 from normless.residual import Addition, ResidualBlock, ResidualMap
 
 OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], Tensor | None]
@@ -30,26 +29,16 @@ def intercepted(model: nn.Module, mapped: ResidualMap, on_sum: OnSum, on_missed:
 
     A block is missed if its additions do not run as often as when the network was mapped.
     """
-    additions = _Additions(model, mapped, on_sum, on_missed)
-    with followed(model, additions.enter, additions.leave), additions:
+    with _Additions(mapped, on_sum, on_missed).following(model):
         yield
 
 
-class _Run:
-    """A run of a module in progress: its path and number, and the additions at each place so far."""
-
-    def __init__(self, path: str, number: int) -> None:
-        self.key = (path, number)
-        self.turns: Counter[Call] = Counter()
-
-
-class _Additions(TorchFunctionMode):
+class _Additions(Observer):
     """Intercept the additions of a residual map, by their places in forward code."""
 
-    def __init__(self, model: nn.Module, mapped: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> None:
+    def __init__(self, mapped: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> None:
         super().__init__()
-        self.model, self.on_sum, self.on_missed = model, on_sum, on_missed
-        self.kinds = {path: type(module) for path, module in model.named_modules()}
+        self.on_sum, self.on_missed = on_sum, on_missed
         self.additions = {
             addition.made_by: (block, addition) for block in mapped.walk() for addition in block.additions
         }
@@ -57,43 +46,37 @@ class _Additions(TorchFunctionMode):
         self.firsts: dict[tuple[str, int], dict[Call, None]] = defaultdict(dict)
         for call in self.additions:
             self.firsts[call.module, call.run][call.turns[0]] = None
-        self._start()
-
-    def _start(self) -> None:
-        """Start a new pass."""
-        self.running: list[_Run] = []
-        self.runs: Counter[str] = Counter()
+        # The additions so far at each place in a run.
+        self.turns: Counter[tuple[Run, Call]] = Counter()
         # For each block, the skip path and the ends of the branches that were added so far.
         self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
-    def enter(self, path: str, *_: Any) -> None:
-        """Forward pre-hook of every module."""
-        if path == "":
-            self._start()
-        self.running.append(_Run(path, self.runs[path]))
-        self.runs[path] += 1
+    def on_enter(self, run: Run) -> None:
+        """Start a new pass with the network's own run."""
+        if run.path == "":
+            self.turns.clear()
+            self.summands.clear()
 
-    def leave(self, *_: Any) -> None:
-        """Forward hook of every module."""
-        run = self.running.pop()
-        for first in self.firsts.get(run.key, ()):
-            if run.turns[first] != len(first.turns):
-                reason = f"its addition ran {run.turns[first]} times, but {len(first.turns)} times in the mapped pass"
+    def on_leave(self, run: Run, output: Any) -> None:
+        """Report the additions that did not run as often as in the mapped pass."""
+        for first in self.firsts.get((run.path, run.number), ()):
+            if (count := self.turns[run, first]) != len(first.turns):
+                reason = f"its addition ran {count} times, but {len(first.turns)} times in the mapped pass"
                 for block, addition in self.additions.values():
                     if addition.made_by in first.turns:
                         self.on_missed(block, reason)
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call; if it is an addition of the map, report its summands, and return what replaces the sum."""
         found = self._running(name.strip("_"), sys._getframe(1)) if name.strip("_") in ADDITIONS else None
         if found is None:
-            return func(*args, **kwargs)
+            return function(*args, **kwargs)
         block, addition = found
         given = (value.detach() for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         summands = list(islice(given, 2))
         if name in _IN_PLACE:
             summands[0] = summands[0].clone()
-        total = func(*args, **kwargs)
+        total = function(*args, **kwargs)
         skip, branches = self.summands.setdefault(block.name, (summands[1 - addition.branch], []))
         branches.append(summands[addition.branch])
         # A block's last addition completes its sum.
@@ -107,14 +90,14 @@ class _Additions(TorchFunctionMode):
 
     def _running(self, name: str, frame: FrameType) -> tuple[ResidualBlock, Addition] | None:
         """Return the block and the addition that run, or None for other additions."""
-        run = self.running[-1] if self.running else None
-        firsts = self.firsts.get(run.key) if run is not None else None
+        run = self.stack[-1] if self.stack else None
+        firsts = self.firsts.get((run.path, run.number)) if run is not None else None
         if run is None or not firsts:
             return None
-        place = running_place(self.kinds[run.key[0]], frame)
+        place = running_place(type(run.module), frame)
         first = next((call for call in firsts if call.name == name and place and call.is_at(place)), None)
         if first is None:
             return None
-        turn = run.turns[first]
-        run.turns[first] += 1
+        turn = self.turns[run, first]
+        self.turns[run, first] += 1
         return self.additions.get(first.turns[turn]) if turn < len(first.turns) else None

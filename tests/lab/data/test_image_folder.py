@@ -132,7 +132,9 @@ def test_damaged_image_is_named_in_one_sentence(folders: Path, broken: str, work
 
 
 # An error between two batches, and the end of the program after SIGTERM to a worker.
-@pytest.mark.parametrize("end", ["os.kill(pids[0], signal.SIGTERM)", pytest.param("raise ValueError('mine')", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "end", ["os.kill(pids[0], signal.SIGTERM)", pytest.param("raise ValueError('mine')", marks=pytest.mark.slow)]
+)
 def test_process_ends_with_its_workers(folders: Path, end: str) -> None:
     # Workers leave SIGTERM to their parent, so Python, which sends it to them at exit, used to wait for ever.
     code = f"""if True:
