@@ -190,7 +190,8 @@ def _max_pool(p: Propagation, at: int, x: Moments) -> Moments | str:
     if not p.by_position:
         return maximum(x, _pooled(p, at))
     name, (_, kernel, *given) = p.flow[at].name, p.flow[at].arguments
-    stride, padding, dilation, ceil = [*given, *[(), 0, (1,), False][len(given) :]]
+    defaults: list[Any] = [(), 0, (1,), False]
+    stride, padding, dilation, ceil = [*given, *defaults[len(given) :]]
     if name.startswith("adaptive") or {*dilation} != {1} or not x.split:
         return "a max pooling"
     average, sides = getattr(F, f"avg_pool{x.mean.dim() - 2}d"), (stride or kernel, padding, ceil)
