@@ -54,8 +54,9 @@ MARKS: dict[str, list[Any]] = {"card": [pytest.mark.slow], "ray": [pytest.mark.s
 MARKS["slurm"] = [needs("submitit"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
-def each(*names: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in names])
+def each(*names: str, slow: str = "") -> pytest.MarkDecorator:
+    marks = MARKS | {slow: [*MARKS.get(slow, []), pytest.mark.slow]}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks.get(name, [])) for name in names])
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +87,7 @@ def test_errors_are_raised_and_a_process_that_dies_is_replaced(
     assert capfd.readouterr().out == ""
 
 
-@each("local", "ray", "slurm")
+@each("local", "ray", "slurm", slow="slurm")
 def test_a_killed_run_goes_on_from_its_last_epoch_in_another_process(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
