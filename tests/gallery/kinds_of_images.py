@@ -6,12 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gallery.dense import TimeBlock
-from gallery.images import conv
-from gallery.row import each, entropy, row
+from gallery.row import entropy, row
 
 DIGITS = "randn(4, 1, 8, 8)"
-CLASSES = {"heads": "fc", "loss": entropy}
+
+
+def numbered(count: int, block: str, first: int = 0) -> list[str]:
+    """One statement for each number."""
+    return [block.format(number) for number in range(first, first + count)]
+
+
+def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size of images, without bias."""
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
 
 
 class BasicBlock(nn.Module):
@@ -50,9 +57,16 @@ class InvertedResidual(nn.Module):
     def __init__(self, width: int, expansion: int = 3) -> None:
         super().__init__()
         inner = width * expansion
-        expand = [conv(width, inner, 1), nn.BatchNorm2d(inner), nn.ReLU6()]
-        depthwise = [conv(inner, inner, groups=inner), nn.BatchNorm2d(inner), nn.ReLU6()]
-        self.conv = nn.Sequential(*expand, *depthwise, conv(inner, width, 1), nn.BatchNorm2d(width))
+        self.conv = nn.Sequential(
+            conv(width, inner, 1),
+            nn.BatchNorm2d(inner),
+            nn.ReLU6(),
+            nn.Conv2d(inner, inner, 3, padding=1, groups=inner, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU6(),
+            conv(inner, width, 1),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv(x)
@@ -66,13 +80,17 @@ def stem(inputs: int, width: int, stride: int = 2) -> nn.Sequential:
 @row(
     DIGITS,
     [
-        *each("layer1.{}: conv1 conv2", count=3),
+        "layer1.0: conv1 conv2",
+        "layer1.1: conv1 conv2",
+        "layer1.2: conv1 conv2",
         "layer2.0: conv1 conv2 | downsample.0",
-        *each("layer2.{}: conv1 conv2", first=1),
+        "layer2.1: conv1 conv2",
+        "layer2.2: conv1 conv2",
     ],
     stem="stem.0",
+    heads="fc",
     roles="stem: stem.1; down: layer2.0.downsample.1; last: *.bn2; other: *.bn1",
-    **CLASSES,
+    loss=entropy,
 )
 class ResNetV1(nn.Module):
     """Two stages of basic blocks and a linear classifier."""
@@ -89,34 +107,51 @@ class ResNetV1(nn.Module):
         return self.fc(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
 
 
-@row(DIGITS, each("blocks.{}: conv1 conv2"), stem="conv", roles="last: *.bn2; other: *", **CLASSES)
+@row(
+    DIGITS,
+    numbered(2, "blocks.{}: conv1 conv2"),
+    8,
+    2,
+    stem="conv",
+    heads="fc",
+    roles="last: *.bn2; other: *",
+    loss=entropy,
+)
 class ResNetV2(nn.Module):
     """Pre-activation blocks, a last norm, a linear classifier."""
 
-    def __init__(self, width: int = 8, depth: int = 2, classes: int = 10) -> None:
+    def __init__(self, width: int = 8, depth: int = 6, classes: int = 10) -> None:
         super().__init__()
         self.conv = conv(1, width, 3, 2)
         self.blocks = nn.Sequential(*(PreActivationBlock(width) for _ in range(depth)))
-        self.bn, self.fc = nn.BatchNorm2d(width), nn.Linear(width, classes)
+        self.bn = nn.BatchNorm2d(width)
+        self.fc = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The pooled features."""
+        return F.relu(self.bn(self.blocks(self.conv(x)))).mean((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(F.relu(self.bn(self.blocks(self.conv(x)))).mean((2, 3)))
+        return self.fc(self.features(x))
 
 
 @row(
     DIGITS,
-    each("blocks.{}.conv: 0 3 6"),
+    numbered(2, "blocks.{}.conv: 0 3 6"),
+    8,
+    2,
     stem="stem.0",
+    heads="fc",
     roles="stem: stem.1; last: *.conv.7; other: *",
-    **CLASSES,
+    loss=entropy,
 )
 class MobileNet(nn.Module):
     """Inverted residuals and a linear classifier."""
 
-    def __init__(self, width: int = 8, classes: int = 10) -> None:
+    def __init__(self, width: int = 8, depth: int = 6, classes: int = 10) -> None:
         super().__init__()
         self.stem = stem(1, width)
-        self.blocks = nn.Sequential(*(InvertedResidual(width) for _ in range(2)))
+        self.blocks = nn.Sequential(*(InvertedResidual(width) for _ in range(depth)))
         self.head = nn.Sequential(conv(width, 2 * width, 1), nn.BatchNorm2d(2 * width), nn.ReLU6())
         self.fc = nn.Linear(2 * width, classes)
 
@@ -126,7 +161,7 @@ class MobileNet(nn.Module):
 
 @row(
     DIGITS,
-    each("blocks.{}: conv1 conv2", count=6),
+    numbered(6, "blocks.{}: conv1 conv2"),
     odd="unit features times unit prototypes and a learned scale",
     stem="stem.0",
     roles="stem: stem.1; last: *.bn2; other: *.bn1",
@@ -149,7 +184,9 @@ class CosineClassifier(nn.Module):
 
 @row(
     "(randn(4, 1, 8, 4), randn(4, 32))",
-    [*each("image.blocks.{}: conv1 conv2"), *each("text.{}: 1 3")],
+    [*numbered(2, "image.blocks.{}: conv1 conv2"), *numbered(2, "text.{}: 1 3")],
+    8,
+    2,
     odd="two towers and a temperature: an output of every pair",
     loss=entropy,
     batched=False,
@@ -157,15 +194,18 @@ class CosineClassifier(nn.Module):
 class TwoTowers(nn.Module):
     """CLIP: a convolutional tower and one of residual perceptrons, and a learned temperature."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, depth: int = 6) -> None:
         super().__init__()
-        self.image, inner = ResNetV2(width, classes=width), 2 * width
-        self.text_in = nn.Linear(32, inner)
+        self.image = ResNetV2(width, depth, width)
+        self.text_in = nn.Linear(32, 2 * width)
         self.text = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(inner), nn.Linear(inner, 2 * inner), nn.GELU(), nn.Linear(2 * inner, inner))
-            for _ in range(2)
+            nn.Sequential(
+                nn.LayerNorm(2 * width), nn.Linear(2 * width, 4 * width), nn.GELU(), nn.Linear(4 * width, 2 * width)
+            )
+            for _ in range(depth)
         )
-        self.text_norm, self.text_out = nn.LayerNorm(inner), nn.Linear(inner, width, bias=False)
+        self.text_norm = nn.LayerNorm(2 * width)
+        self.text_out = nn.Linear(2 * width, width, bias=False)
         self.logit_scale = nn.Parameter(torch.tensor(2.0))
 
     def forward(self, images: Tensor, others: Tensor) -> Tensor:
@@ -179,19 +219,22 @@ class TwoTowers(nn.Module):
 
 @row(
     DIGITS,
-    each("blocks.{}: conv1 conv2"),
+    numbered(2, "blocks.{}: conv1 conv2"),
+    8,
+    2,
     odd="unit vectors from a projection with a norm in it",
     stem="stem.0",
 )
 class Embedder(nn.Module):
     """Unit embeddings for a supervised contrastive loss, from a projection head with a norm in it."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, depth: int = 6) -> None:
         super().__init__()
         self.stem = stem(1, width)
-        self.blocks = nn.Sequential(*(BasicBlock(width, width) for _ in range(2)))
-        first = nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU()
-        self.projection = nn.Sequential(*first, nn.Linear(2 * width, width))
+        self.blocks = nn.Sequential(*(BasicBlock(width, width) for _ in range(depth)))
+        self.projection = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(self.projection(self.blocks(self.stem(x)).mean((2, 3))), dim=1)
@@ -199,7 +242,7 @@ class Embedder(nn.Module):
 
 @row(
     "randn(4, 1, 16, 16)",
-    each("backbone.{}: conv1 conv2", count=6, first=2),
+    numbered(6, "backbone.{}: conv1 conv2", 2),
     odd="two heads, one of them behind a sigmoid",
     stem="backbone.0.0 backbone.1.0",
     heads="cls box",
@@ -222,7 +265,7 @@ class Detector(nn.Module):
 
 @row(
     "randn(4, 1, 16, 16)",
-    each("blocks.{}: conv1 conv2", count=6),
+    numbered(6, "blocks.{}: conv1 conv2"),
     odd="towers with group norms behind a trunk with batch norms",
     stem="stem.0.0 stem.1.0",
     heads="cls box",
@@ -249,7 +292,7 @@ class GridDetector(nn.Module):
 
 @row(
     DIGITS,
-    each("trunk.{}.conv: 0 3 6", count=6, first=1),
+    numbered(6, "trunk.{}.conv: 0 3 6", 1),
     odd="three heads of one trunk",
     stem="trunk.0.0",
     heads="heads.digit heads.odd heads.turn",
@@ -270,7 +313,7 @@ class ManyHeads(nn.Module):
 
 @row(
     DIGITS,
-    ["down1.0: conv1 conv2", *each("middle.{}: conv1 conv2", count=4), "up1.0: conv1 conv2"],
+    ["down1.0: conv1 conv2", *numbered(4, "middle.{}: conv1 conv2"), "up1.0: conv1 conv2"],
     name="ResidualUNet",
     odd="two scales joined by a concatenation",
     stem="enter",
@@ -280,12 +323,15 @@ class UNet(nn.Module):
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.enter, self.down1 = conv(1, width), nn.Sequential(PreActivationBlock(width))
+        self.enter = conv(1, width)
+        self.down1 = nn.Sequential(PreActivationBlock(width))
         self.halve = conv(width, 2 * width, 3, 2)
         self.middle = nn.Sequential(*(PreActivationBlock(2 * width) for _ in range(4)))
-        self.enlarge, self.merge = nn.ConvTranspose2d(2 * width, width, 2, 2), conv(2 * width, width)
+        self.enlarge = nn.ConvTranspose2d(2 * width, width, 2, 2)
+        self.merge = conv(2 * width, width)
         self.up1 = nn.Sequential(PreActivationBlock(width))
-        self.norm, self.out = nn.BatchNorm2d(width), nn.Conv2d(width, 2, 1)
+        self.norm = nn.BatchNorm2d(width)
+        self.out = nn.Conv2d(width, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         fine = self.down1(self.enter(x))
@@ -294,14 +340,14 @@ class UNet(nn.Module):
         return self.out(F.relu(self.norm(self.up1(h))))
 
 
-@row(DIGITS, ["body: 0 2 5 8"], odd="one global skip path from the input, subtracted; no block inside")
+@row(DIGITS, ["body: 0 2 5 8"], 8, 2, odd="one global skip path from the input, subtracted; no block inside")
 class DnCNN(nn.Module):
     """A plain stack of convolutions that predicts the noise, which one global skip path takes off."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, depth: int = 6) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(1, width, 3, padding=1), nn.ReLU()]
-        for _ in range(2):
+        for _ in range(depth):
             layers += [conv(width, width), nn.BatchNorm2d(width), nn.ReLU()]
         self.body = nn.Sequential(*layers, nn.Conv2d(width, 1, 3, padding=1))
 
@@ -309,9 +355,26 @@ class DnCNN(nn.Module):
         return x - self.body(x)
 
 
+class TimedBlock(nn.Module):
+    """A block of a diffusion model: group norms, SiLU, the time added between the convolutions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = nn.GroupNorm(4, width), nn.Conv2d(width, width, 3, padding=1)
+        self.time = nn.Linear(16, width)
+        self.norm2, self.conv2 = nn.GroupNorm(4, width), nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))
+        h = h + self.time(F.silu(t))[:, :, None, None]
+        return x + self.conv2(F.silu(self.norm2(h)))
+
+
 @row(
     "(randn(4, 1, 8, 8), rand(4, 1))",
-    each("blocks.{}: conv1 time conv2"),
+    numbered(2, "blocks.{}: conv1 time conv2"),
+    8,
+    2,
     odd="the time is added between the convolutions; pixels are shuffled at the end",
     stem="enter time.0 time.2",
     roles="last: *.norm2; other: *",
@@ -319,11 +382,11 @@ class DnCNN(nn.Module):
 class Diffusion(nn.Module):
     """Predicts the noise in an image of a given noise level."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, depth: int = 6) -> None:
         super().__init__()
         self.time = nn.Sequential(nn.Linear(1, 16), nn.SiLU(), nn.Linear(16, 16))
         self.enter = nn.Conv2d(1, width, 3, 2, 1)
-        self.blocks = nn.ModuleList(TimeBlock(width, width) for _ in range(2))
+        self.blocks = nn.ModuleList(TimedBlock(width) for _ in range(depth))
         self.norm, self.out = nn.GroupNorm(4, width), nn.Conv2d(width, 4, 3, padding=1)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gallery.kinds_of_images import DIGITS
-from gallery.row import adamw, each, entropy, row
+from gallery.row import adamw, entropy, row
 
 TEXT = "randint(96, (4, 8))"
 
 
-OF_TEXT = {"heads": "lm_head", "stem": "", "loss": entropy, "optimizer": adamw}
-OF_PATCHES = {"stem": "patch", "heads": "head", "loss": entropy, "optimizer": adamw}
+def each(*blocks: str, count: int = 2) -> list[str]:
+    """The statements for each layer, in turn."""
+    return [block.format(number) for number in range(count) for block in blocks]
 
 
 class Attention(nn.Module):
@@ -93,26 +94,44 @@ class PostNormBlock(nn.Module):
     TEXT,
     each("h.{}: attn.qkv attn.proj", "h.{}: mlp.fc1 mlp.fc2"),
     "gpt2",
+    96,
+    24,
+    2,
     name="GPT",
+    heads="lm_head",
+    stem="",
     roles="last: *.ln1 *.ln2; other: ln_f",
     odd="tied tables, small weights",
-    **OF_TEXT,
+    loss=entropy,
+    optimizer=adamw,
 )
 @row(
     TEXT,
     each("h.{}: attn.qkv attn.proj", "h.{}: mlp.gate mlp.up mlp.down"),
     "llama",
+    96,
+    24,
+    2,
     name="LLaMA",
+    heads="lm_head",
+    stem="",
     odd="RMS norms, gated feed-forward layers, norms of queries and keys",
-    **OF_TEXT,
+    loss=entropy,
+    optimizer=adamw,
 )
 @row(
     TEXT,
     each("h.{}: attn.qkv attn.proj", "h.{}: mlp.fc1 mlp.fc2"),
     "post",
+    96,
+    24,
+    2,
     name="PostNormGPT",
+    heads="lm_head",
+    stem="",
     roles="last: *.ln1 *.ln2",
-    **OF_TEXT,
+    loss=entropy,
+    optimizer=adamw,
 )
 class GPT(nn.Module):
     """nanoGPT's weights: σ = 0.02, at the ends of branches divided by √(2 · layers).
@@ -121,9 +140,10 @@ class GPT(nn.Module):
     layers, tied weights) or `post` (norms after the sums, logits with weights of their own).
     """
 
-    def __init__(self, style: Literal["gpt2", "llama", "post"]) -> None:
+    def __init__(
+        self, style: Literal["gpt2", "llama", "post"], vocabulary: int = 96, width: int = 24, layers: int = 3
+    ) -> None:
         super().__init__()
-        vocabulary, width, layers = 96, 24, 2
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(16, width)
         kinds = {"gpt2": PreNormBlock, "llama": PreNormBlock, "post": PostNormBlock}
         options = {"modern": True} if style == "llama" else {}
@@ -147,18 +167,24 @@ class GPT(nn.Module):
 @row(
     DIGITS,
     each("blocks.{}: attn.qkv attn.proj", "blocks.{}: mlp.fc1 mlp.fc2"),
+    24,
+    2,
+    stem="patch",
+    heads="head",
     roles="last: *.ln1 *.ln2; other: norm",
     odd="a class token",
-    **OF_PATCHES,
+    loss=entropy,
+    optimizer=adamw,
 )
 class ViT(nn.Module):
     """Patches, a class token, pre-norm blocks."""
 
-    def __init__(self, width: int = 24, classes: int = 10) -> None:
+    def __init__(self, width: int = 24, layers: int = 3, classes: int = 10) -> None:
         super().__init__()
-        self.patch, self.cls = nn.Conv2d(1, width, 2, 2), nn.Parameter(torch.zeros(1, 1, width))
+        self.patch = nn.Conv2d(1, width, 2, 2)
+        self.cls = nn.Parameter(torch.zeros(1, 1, width))
         self.pos = nn.Parameter(0.02 * torch.randn(1, 17, width))
-        self.blocks = nn.Sequential(*(PreNormBlock(width, False) for _ in range(2)))
+        self.blocks = nn.Sequential(*(PreNormBlock(width, False) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -183,17 +209,22 @@ class MixerBlock(nn.Module):
 @row(
     DIGITS,
     each("blocks.{}: tokens.fc1 tokens.fc2", "blocks.{}: channels.fc1 channels.fc2"),
+    24,
+    2,
+    stem="patch",
+    heads="head",
     roles="last: *.norm1 *.norm2; other: norm",
     odd="perceptrons over the patches",
-    **OF_PATCHES,
+    loss=entropy,
+    optimizer=adamw,
 )
 class Mixer(nn.Module):
     """MLP-Mixer."""
 
-    def __init__(self, width: int = 24, classes: int = 10) -> None:
+    def __init__(self, width: int = 24, layers: int = 4, classes: int = 10) -> None:
         super().__init__()
         self.patch = nn.Conv2d(1, width, 2, 2)
-        self.blocks = nn.Sequential(*(MixerBlock(width, 16) for _ in range(2)))
+        self.blocks = nn.Sequential(*(MixerBlock(width, 16) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -217,18 +248,23 @@ class ConvNeXtBlock(nn.Module):
 @row(
     DIGITS,
     each("blocks.{}: dwconv mlp.fc1 mlp.fc2"),
+    16,
+    2,
     name="ConvNeXt of small scales",
+    stem="stem",
+    heads="head",
     roles="last: blocks.*; other: norm",
     odd="layer scales of 1e-6",
-    **OF_PATCHES | {"stem": "stem"},
+    loss=entropy,
+    optimizer=adamw,
 )
 class ConvNeXt(nn.Module):
     """A patch stem, one stage, a norm of the pooled features."""
 
-    def __init__(self, width: int = 16, classes: int = 10) -> None:
+    def __init__(self, width: int = 16, layers: int = 6, classes: int = 10) -> None:
         super().__init__()
         self.stem = nn.Conv2d(1, width, 2, 2)
-        self.blocks = nn.Sequential(*(ConvNeXtBlock(width) for _ in range(2)))
+        self.blocks = nn.Sequential(*(ConvNeXtBlock(width) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -336,6 +372,9 @@ class Conformer(nn.Module):
 @row(
     "randn(4, 2, 12)",
     each("convs.{}: 0 1"),
+    2,
+    12,
+    (1, 2),
     name="TCN of batch norms",
     stem="enter",
     heads="out",
@@ -344,18 +383,18 @@ class Conformer(nn.Module):
 class TCN(nn.Module):
     """Dilated causal convolutions, batch norms, ReLU after the sum; reads the last step."""
 
-    def __init__(self, width: int = 12) -> None:
+    def __init__(self, features: int = 2, width: int = 12, dilations: tuple[int, ...] = (1, 2, 4, 1, 2, 4)) -> None:
         super().__init__()
-        self.enter = nn.Conv1d(2, width, 1)
+        self.enter = nn.Conv1d(features, width, 1)
         self.convs = nn.ModuleList(
-            nn.ModuleList(nn.Conv1d(width, width, 3, dilation=dilation) for _ in range(2)) for dilation in (1, 2)
+            nn.ModuleList(nn.Conv1d(width, width, 3, dilation=dilation) for _ in range(2)) for dilation in dilations
         )
-        self.norms = nn.ModuleList(nn.ModuleList(nn.BatchNorm1d(width) for _ in range(2)) for _ in range(2))
-        self.out = nn.Linear(width, 1)
+        self.norms = nn.ModuleList(nn.ModuleList(nn.BatchNorm1d(width) for _ in range(2)) for _ in dilations)
+        self.dilations, self.out = dilations, nn.Linear(width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.enter(x)
-        for (first, second), (norm1, norm2), dilation in zip(self.convs, self.norms, (1, 2), strict=True):
+        for (first, second), (norm1, norm2), dilation in zip(self.convs, self.norms, self.dilations, strict=True):
             inner = F.relu(norm1(first(F.pad(h, (2 * dilation, 0)))))
             h = F.relu(h + norm2(second(F.pad(inner, (2 * dilation, 0)))))
         return self.out(h[:, :, -1])

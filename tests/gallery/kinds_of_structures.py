@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gallery.row import adamw, each, entropy, row
+from gallery.kinds_of_sequences import each
+from gallery.row import adamw, entropy, row
 
 GRAPHS = "(randn(4, 6, 4), rand(4, 6, 6).gt(0.6).float())"
-OF_GRAPHS = {"stem": "enter", "heads": "out", "roles": "last: layers.*; other: norm", "optimizer": adamw}
 
 
 class VideoBlock(nn.Module):
@@ -29,6 +29,8 @@ class VideoBlock(nn.Module):
 @row(
     "randn(4, 1, 3, 12, 12)",
     each("blocks.{}: space time"),
+    8,
+    2,
     stem="stem.0",
     heads="fc",
     roles="stem: stem.1; last: *.bn2; other: *.bn1",
@@ -38,12 +40,12 @@ class VideoBlock(nn.Module):
 class Video(nn.Module):
     """Says in which of four directions a figure moves."""
 
-    def __init__(self, width: int = 8, classes: int = 4) -> None:
+    def __init__(self, width: int = 8, depth: int = 6, classes: int = 4) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv3d(1, width, 3, (1, 3, 3), 1, bias=False), nn.BatchNorm3d(width), nn.ReLU(inplace=True)
         )
-        self.blocks = nn.Sequential(*(VideoBlock(width) for _ in range(2)))
+        self.blocks = nn.Sequential(*(VideoBlock(width) for _ in range(depth)))
         self.fc = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,6 +98,8 @@ class VNet(nn.Module):
 @row(
     "randn(4, 1, 8, 8, 8)",
     each("convs1.{0} convs2.{0}"),
+    8,
+    2,
     stem="enter",
     heads="fc",
     roles="last: norms2.*; other: *",
@@ -105,7 +109,7 @@ class VNet(nn.Module):
 class Volumes(nn.Module):
     """Pre-activation blocks with batch norms; counts balls."""
 
-    def __init__(self, width: int = 8, depth: int = 2, classes: int = 4) -> None:
+    def __init__(self, width: int = 8, depth: int = 6, classes: int = 4) -> None:
         super().__init__()
         self.enter = nn.Conv3d(1, width, 3, 3, 1, bias=False)
         self.norms1 = nn.ModuleList(nn.BatchNorm3d(width) for _ in range(depth))
@@ -124,6 +128,9 @@ class Volumes(nn.Module):
 @row(
     GRAPHS,
     each("neighbours.{0} own.{0}"),
+    4,
+    24,
+    2,
     stem="enter",
     heads="out",
     roles="last: norms.*",
@@ -132,7 +139,7 @@ class Volumes(nn.Module):
 class MessagePassing(nn.Module):
     """x + relu(norm(W · mean of the neighbours + V · x)); batch norm over all nodes of all graphs."""
 
-    def __init__(self, features: int = 4, width: int = 24, depth: int = 2) -> None:
+    def __init__(self, features: int = 4, width: int = 24, depth: int = 6) -> None:
         super().__init__()
         self.enter = nn.Linear(features, width)
         self.neighbours = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
@@ -161,9 +168,36 @@ class GraphAttentionLayer(nn.Module):
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         h = self.w(self.norm(x))
         scores = F.leaky_relu(self.target(h) + self.source(h).transpose(1, 2), 0.2)
-        joined = adjacency + torch.eye(adjacency.shape[-1], device=adjacency.device)
-        attention = scores.masked_fill(joined == 0, -1e9).softmax(-1)
+        attention = scores.masked_fill(adjacency == 0, -1e9).softmax(-1)
         return x + self.out(F.elu(attention @ h))
+
+
+@row(
+    GRAPHS,
+    each("layers.{}: w target source out"),
+    4,
+    24,
+    2,
+    stem="enter",
+    heads="out",
+    roles="last: layers.*; other: norm",
+    odd="additive attention over the neighbours",
+    optimizer=adamw,
+)
+class GAT(nn.Module):
+    """A value for every node."""
+
+    def __init__(self, features: int = 4, width: int = 24, depth: int = 6) -> None:
+        super().__init__()
+        self.enter = nn.Linear(features, width)
+        self.layers = nn.ModuleList(GraphAttentionLayer(width) for _ in range(depth))
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 1)
+
+    def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
+        h, adjacency = self.enter(nodes), adjacency + torch.eye(adjacency.shape[-1], device=adjacency.device)
+        for layer in self.layers:
+            h = layer(h, adjacency)
+        return self.out(self.norm(h))
 
 
 class GINLayer(nn.Module):
@@ -183,41 +217,37 @@ class GINLayer(nn.Module):
 @row(
     GRAPHS,
     each("layers.{}: mlp.0 mlp.2"),
-    GINLayer,
-    True,
-    name="GIN",
+    4,
+    24,
+    2,
+    stem="enter",
+    heads="out",
+    roles="last: layers.*; other: norm",
     odd="a learned factor beside the sum of the neighbours",
-    **OF_GRAPHS,
+    optimizer=adamw,
 )
-@row(
-    GRAPHS,
-    each("layers.{}: w target source out"),
-    GraphAttentionLayer,
-    False,
-    name="GAT",
-    odd="additive attention over the neighbours",
-    **OF_GRAPHS,
-)
-class GraphNetwork(nn.Module):
-    """A value for every node, or for every graph: the mean over its nodes."""
+class GIN(nn.Module):
+    """A value for every graph: the mean over its nodes."""
 
-    def __init__(self, layer: type[nn.Module], pooled: bool, width: int = 24) -> None:
+    def __init__(self, features: int = 4, width: int = 24, depth: int = 6) -> None:
         super().__init__()
-        self.enter, self.pooled = nn.Linear(4, width), pooled
-        self.layers = nn.ModuleList(layer(width) for _ in range(2))
+        self.enter = nn.Linear(features, width)
+        self.layers = nn.ModuleList(GINLayer(width) for _ in range(depth))
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 1)
 
     def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
         h = self.enter(nodes)
         for layer in self.layers:
             h = layer(h, adjacency)
-        h = self.norm(h)
-        return self.out(h.mean(1) if self.pooled else h)
+        return self.out(self.norm(h).mean(1))
 
 
 @row(
     "randn(6, 12)",
     each("blocks.{}: 1 3"),
+    12,
+    24,
+    2,
     stem="enter",
     heads="head.2",
     roles="last: blocks.*; other: head.0",
@@ -225,12 +255,12 @@ class GraphNetwork(nn.Module):
 class TabularResNet(nn.Module):
     """x + W₂ relu(W₁ batch norm(x)), as in work on tabular data; a last norm."""
 
-    def __init__(self, features: int = 12, width: int = 24) -> None:
+    def __init__(self, features: int = 12, width: int = 24, depth: int = 6) -> None:
         super().__init__()
         self.enter = nn.Linear(features, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.BatchNorm1d(width), nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
-            for _ in range(2)
+            for _ in range(depth)
         )
         self.head = nn.Sequential(nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 1))
 
@@ -241,11 +271,13 @@ class TabularResNet(nn.Module):
         return self.head(h)
 
 
-@row("randn(6, 12)", each("inner.{0} outer.{0}"), stem="enter", odd="two heads that are added, less a mean")
+@row(
+    "randn(6, 12)", each("inner.{0} outer.{0}"), 12, 24, 2, stem="enter", odd="two heads that are added, less a mean"
+)
 class Dueling(nn.Module):
     """A Q-network with pre-norm residual perceptrons: value + advantage - mean advantage."""
 
-    def __init__(self, features: int = 12, width: int = 24, depth: int = 2, actions: int = 4) -> None:
+    def __init__(self, features: int = 12, width: int = 24, depth: int = 6, actions: int = 4) -> None:
         super().__init__()
         self.enter = nn.Linear(features, width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
@@ -266,6 +298,10 @@ class Dueling(nn.Module):
 @row(
     "(randn(6, 64), randn(6, 8))",
     [*each("encoder.{}: 1 3"), *each("decoder.{}: 1 3")],
+    64,
+    24,
+    8,
+    2,
     stem="encode_in",
     odd="two trunks; the noise is an input; a logarithm of a variance",
     optimizer=adamw,
@@ -273,17 +309,16 @@ class Dueling(nn.Module):
 class VAE(nn.Module):
     """A variational autoencoder of residual perceptrons; the noise is an input."""
 
-    def __init__(self, features: int = 64, width: int = 24, latent: int = 8) -> None:
+    def __init__(self, features: int = 64, width: int = 24, latent: int = 8, depth: int = 4) -> None:
         super().__init__()
         self.encode_in, self.encode_out = nn.Linear(features, width), nn.Linear(width, 2 * latent)
         self.decode_in, self.decode_out = nn.Linear(latent, width), nn.Linear(width, features)
-        self.encoder, self.decoder = (
-            nn.ModuleList(
-                nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 48), nn.GELU(), nn.Linear(48, width))
-                for _ in range(2)
-            )
-            for _ in range(2)
-        )
+        self.encoder = nn.ModuleList(self._block(width) for _ in range(depth))
+        self.decoder = nn.ModuleList(self._block(width) for _ in range(depth))
+
+    @staticmethod
+    def _block(width: int) -> nn.Sequential:
+        return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h = self.encode_in(x)
