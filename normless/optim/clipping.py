@@ -93,7 +93,7 @@ def clip_in_step(
 
     Raises:
         ValueError: clip or eps is not above 0.
-        UnresolvedStructureError: the network must be traced, but there are no inputs or it cannot be exported.
+        UnresolvedStructureError: the network must be traced, but there are no inputs or the forward pass fails.
     """
     if not (clip > 0 and eps > 0):
         raise ValueError(f"Expected clip and eps above 0, got clip={clip} and eps={eps}.")

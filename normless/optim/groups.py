@@ -97,7 +97,7 @@ def param_groups(
     Raises:
         ValueError: a policy or group name is unknown, no parameter matches a pattern, a rate, decay or ε is negative,
             or the map belongs to another network.
-        UnresolvedStructureError: the network must be traced, but there are no inputs or it cannot be exported.
+        UnresolvedStructureError: the network must be traced, but there are no inputs or the forward pass fails.
     """
     rates = {"lr": lr, "weight_decay": weight_decay, "scalar_lr_scale": scalar_lr_scale, "eps": eps}
     rates |= {} if muon_lr is None else {"muon_lr": muon_lr}

@@ -80,7 +80,7 @@ def remove_norms(
     Raises:
         UnsupportedEditError: the network has only batch norms (`nl.fold` takes them out) or no norms, or a norm is a
             function in forward code, carries hooks or computes something else.
-        UnresolvedStructureError: inputs are missing, or the network cannot be exported on them.
+        UnresolvedStructureError: inputs are missing, or the forward pass fails.
         ValueError: a setting is out of range.
     """
     require_network(model)
