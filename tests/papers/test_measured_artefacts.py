@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch
 from papers_helpers import assert_whole, carried_out, check_of
 
 from normless_papers.artefact import Context
-from normless_papers.gamma.variance import _second_moment, _with_mean
 from normless_papers.skipinit.appendix_c import MEAN_SQUARE
 
 HOLDS, OPEN = frozenset({"holds"}), frozenset({"holds", "inconclusive"})
@@ -121,14 +119,3 @@ def test_the_printed_term_in_1_b_of_appendix_c_fails_at_small_batches(context: C
     assert failed == ["Batch size 8: μ² with its term in 1/b is 0.4035 of l"]
     small = merged[(merged["batch"] == 8) & (merged["quantity"] == MEAN_SQUARE)].iloc[0]
     assert small["value_measured"] == pytest.approx(1 / math.pi + 0.18 / 8, rel=0.05)
-
-
-def test_the_mean_that_equation_11_ignores_is_what_a_stream_that_is_not_negative_keeps() -> None:
-    """E[ReLU(x + f)²] against a draw of f for every x; centred x, the look-alike, have the half of the text."""
-    gamma, centred = torch.tensor([0.3, 1.5]), torch.randn(2000, 2, 8, 8)
-    f = gamma.view(1, 2, 1, 1) * torch.randn_like(centred)
-    half = float(gamma.square().mean()) / 2
-    for x, halves in ((centred, True), (centred.abs(), False)):
-        drawn, formula = _second_moment(torch.relu(x + f)), (_second_moment(x) / 2 + half)
-        assert _with_mean(x, gamma) == pytest.approx(drawn, rel=0.01)
-        assert (formula == pytest.approx(drawn, rel=0.02)) == halves

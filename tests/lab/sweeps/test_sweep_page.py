@@ -70,10 +70,3 @@ def test_a_page_says_what_the_tables_say(
     page = html.unescape(paths[-1].read_text("utf-8"))
     assert [part for part in (*said, "More of it.") if part not in page] == []
     assert (page.count("<img"), "://" in page) == (2, False)
-
-
-def test_a_page_needs_a_finished_run(tmp_path: Path) -> None:
-    result = result_of({(0.1,): 0.5}, {})
-    empty = sweep_result(result.sweep, [(point.config.hash, point) for point in result.sweep.points()], {})
-    with pytest.raises(ValueError, match="No run of the sweep two words is finished"):
-        write_sweep_page(empty, tmp_path)

@@ -34,16 +34,6 @@ class Reader(RunListener):
         self.seen[step] = [[float(one) for one in line.split(",")] for line in text.splitlines()]
 
 
-def test_findings_of_a_watched_run(tmp_path: Path) -> None:
-    with pytest.warns(WatchWarning) as said:
-        train(CONFIG, tmp_path, watch=True)
-    findings = json.loads((tmp_path / "findings.json").read_text())
-    told = [f"Step {one['evidence']['step']}: {one['title']}" for one in findings]
-    assert told == [str(one.message) for one in said]
-    # 1437 images in batches of 32 are 44 steps.
-    assert [one["epochs"] for one in findings] == [one["evidence"]["step"] / 44 for one in findings]
-
-
 def test_losses_of_the_unfinished_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS", 0.0)
     reader = Reader(tmp_path / "unfinished.csv")

@@ -14,10 +14,8 @@ import pytest
 from run_helpers import Interrupt
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from normless.cli import main
 from normless.diagnosis import WatchWarning
 from normless.errors import NormlessError
-from normless.probes import RideAlong, every
 from normless_lab.train import TrainConfig, train
 
 STEPS = 3
@@ -112,14 +110,6 @@ def test_a_resumed_run_shows_every_step_once_in_tensorboard(config: TrainConfig,
     assert logger.losses() == curve(tmp_path / "run")
 
 
-def test_figures_of_what_was_measured(config: TrainConfig, tmp_path: Path) -> None:
-    logger = Pictures()
-    train(config, tmp_path / "run", logger=logger, watch=True, ride_along=RideAlong(("gradients",), every(1)))
-    images = {call[1]: call[2] for call in logger.calls if call[0] == "image"}
-    assert images.keys() >= {"figures/loss", "figures/gradient_norm", "figures/gradients"}
-    assert {*images.values()} == {2 * STEPS}
-
-
 def test_findings_of_a_watch(config: TrainConfig, tmp_path: Path) -> None:
     logger = Pictures()
     with pytest.warns(WatchWarning):
@@ -160,20 +150,3 @@ def test_a_logger_that_cannot_begin_is_told_and_leaves_no_files(
     with pytest.raises(error, match=sentence):
         train(config, tmp_path / "run", logger=logger)
     assert isinstance(logger, Closed) or not (tmp_path / "run").exists()
-
-
-def test_a_logger_of_a_file_from_the_command(
-    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from lightning_fabric.loggers import CSVLogger\n"
-        "def csv(directory, name, version, folder='csv'):\n"
-        "    return CSVLogger(directory, folder, version or '')\n"
-    )
-    words = [f"--{name}={getattr(config, name)}" for name in ("model", "scheme", "data", "epochs", "device")]
-    logger = f"{tmp_path}/mine.py:csv(folder='numbers')"
-    assert main(["train", *words, "--out", str(tmp_path / "run"), "--logger", logger, "tensorboard", "--json"]) == 0
-    table = pd.read_csv(tmp_path / "run" / "numbers" / "metrics.csv")
-    accuracies = [row["test_accuracy"] for row in json.loads(capsys.readouterr().out)["epochs"]]
-    assert table["epoch/test_accuracy"].dropna().tolist() == pytest.approx(accuracies)
-    assert (tmp_path / "run" / "tensorboard").is_dir()
