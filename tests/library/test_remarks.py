@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from written_networks import Written
 
 import normless as nl
 from normless.models import resnet_cifar
@@ -30,35 +29,6 @@ def _trained() -> nn.Module:
             nn.init.uniform_(module.weight, 0.5, 2)
     nn.init.normal_(model.classifier.weight)
     return model
-
-
-def _scaled(scale: float) -> nn.Module:
-    gamma = nn.Parameter(torch.full((3, 1, 1), scale))
-    layers = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU())
-    return Written(lambda m, x: x + m.gamma * m.layers(x), layers=layers, gamma=gamma)
-
-
-# What the one line says, or nothing where the function is kept or the network is fresh.
-REMARKS: list[tuple[nn.Module, str, str]] = [
-    (_trained(), "none", "keep_scale='all'"),
-    (_trained(), "fixup", "classifier"),
-    (_scaled(1e-6), "none", "gamma"),
-    (_trained(), "frozen_batch_norm", ""),
-    (_trained(), "trained(scheme='none')", ""),
-    (resnet_cifar(8), "fixup", ""),
-    (_scaled(0.5), "none", ""),
-]
-
-
-@pytest.mark.parametrize(("model", "scheme", "said"), REMARKS)
-def test_what_needs_attention_is_one_line_of_the_log(
-    model: nn.Module, scheme: str, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    net = nl.convert(model, scheme, X)
-    lines = _logged(caplog)
-    assert len(lines) == bool(said)
-    assert all(said in line and "\n" not in line for line in lines)
-    assert said in str(net.normless)
 
 
 def test_a_converted_network_says_what_was_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,7 +31,6 @@ EFFORT = Effort(
     reduced="ResNet-18 with 4 channels.",
     further={"rates": [0.05]},
 )
-CHOICES = ["W", *COLUMNS, "gamma_all", "guidelines"]
 STEPS = 8
 Result = tuple[Reproduction, Context]
 

@@ -18,10 +18,6 @@ from normless_papers.text.text_task import TextTask
 from normless_papers.text.translation_task import inverse_square_root, token_cross_entropy
 
 
-def task_of(config: TextConfig, folder: Path) -> TextTask:
-    return TextTask(config, RunDirectory(folder / "run", TextConfig, TextResult))
-
-
 def checkpoint(folder: Path) -> Path:
     """A BERT with random weights, and word pieces of its own with other special tokens than ours."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
