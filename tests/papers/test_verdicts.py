@@ -38,6 +38,7 @@ def test_the_words_of_a_silence_find_a_check_of_its_artefact(name: str) -> None:
     assert any(own.checks[name] in check.claim for check in checks_of(name, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_page_of_protocols_is_that_of_the_code_and_every_training_has_sentences(paper: str) -> None:
     """`normless report --protocols docs/reproduction/protocols.md` writes it anew."""

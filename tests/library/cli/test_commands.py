@@ -81,6 +81,7 @@ def test_probe_writes_tables_and_figures(tmp_path: Path, capsys: Capture) -> Non
         assert ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.slow
 def test_diagnose_finds_growth_and_the_cure_works(capsys: Capture) -> None:
     words = ["diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply", "--strict", "--json"]
     assert main(words) == 1
