@@ -12,11 +12,10 @@ from normless_papers.experiments.effort import Effort
 EFFORT = Effort("cifar10", "normless:resnet_cifar(depth=110)", epochs=164, replicates=5, best=5)
 PAPER: dict[str, Any] = {"effort": EFFORT, "depths": (16, 100, 1000)}
 DEPTHS = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") for depth in (16, 100, 1000))}
-SAME = "the paper's"
 
 
-def at(own: Any, paper: Any = PAPER, **options: Any) -> Distance:
-    return distance_of({"small": own, "paper": paper}, "small", **options)
+def at(own: Any, paper: Any = PAPER) -> Distance:
+    return distance_of({"small": own, "paper": paper}, "small")
 
 
 def test_fewer_depths_are_the_same_kind_and_other_depths_are_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,11 +14,10 @@ from torch import nn
 import normless as nl
 from normless_lab.data import Augmentation, load_data
 from normless_lab.sweeps import Laboratory, RateGrid
-from normless_papers.artefact import Context, artefact_of
+from normless_papers.artefact import artefact_of
 from normless_papers.experiments.effort import Effort
 from normless_papers.gamma.course import COLUMNS, Course
 from normless_papers.results.reproduce import reproduce
-from normless_papers.results.reproduction import Reproduction
 
 EFFORT = Effort(
     data=DATA,
@@ -31,32 +31,29 @@ EFFORT = Effort(
     reduced="ResNet-18 with 4 channels.",
     further={"rates": [0.05]},
 )
-STEPS = 8
-Result = tuple[Reproduction, Context]
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
-    """The result of the command, with its context."""
+def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The files of the result of the command."""
     out = tmp_path_factory.mktemp("out")
     mine = folder_with(out / "my_network")
     with pytest.MonkeyPatch.context() as patch, Laboratory(out / "laboratory", executor=InThisProcess) as lab:
         patch.setitem(artefact_of("gamma/table-2").settings, "smoke", {"effort": EFFORT})
         reproduced = reproduce("gamma/table-2", "smoke", out=out, data=DATA, weights=str(mine), laboratory=lab)
         assert not reproduced.error, reproduced.error
-        folder = out / "artefacts" / "gamma" / "table-2" / "smoke" / "files"
-        yield reproduced, Context("smoke", lab, folder, DATA, weights=str(mine))
+        yield out / "artefacts" / "gamma" / "table-2" / "smoke" / "files"
 
 
-def tables_of(result: Result) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables_of(result: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of the γ of each layer and of the stream after each block."""
-    gammas, stream = (pd.read_csv(result[1].directory / f"{name}.csv") for name in ("gammas", "stream"))
+    gammas, stream = (pd.read_csv(result / f"{name}.csv") for name in ("gammas", "stream"))
     return gammas, stream
 
 
-def test_the_records_are_those_of_a_loop_of_ones_own(result: Result) -> None:
+def test_the_records_are_those_of_a_loop_of_ones_own(result: Path) -> None:
     """SGD with momentum and L2 on W and γ_down written out, from the saved network; seed 0."""
-    network = nl.load(result[1].directory / "pretrained" / "my_network").double().train()
+    network = nl.load(result / "pretrained" / "my_network").double().train()
     norms, outputs = list[float](), list[torch.Tensor]()
     network.get_submodule("layer2.0").register_forward_hook(lambda *of: outputs.append(of[2].detach()))
     down = {f"layer{stage}.0.downsample.1.weight" for stage in (2, 3, 4)}

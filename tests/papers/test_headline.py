@@ -27,8 +27,8 @@ AS_PRINTED = Distance()
 ABSENT = replace(PRESENT, verdict="inconclusive")
 
 
-def check(verdict: Verdict, claim: str = "Fixup trains.") -> Check:
-    return Check(claim, verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
+def check(verdict: Verdict) -> Check:
+    return Check("Fixup trains.", verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
 
 
 def decided(

@@ -1,4 +1,4 @@
-"""The set-ups of the texts: what the papers' networks start from, where they have biases, what decays."""
+"""The set-ups of the texts: weights that schemes leave as drawn, where biases are, strides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``normless completion``: the script for bash is read by bash, and completes; that for zsh has the same words."""
+"""``normless completion``: the script for bash is read by bash, and completes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sweep of the demo, the figure of its signal, and the command; small, since the whole takes a minute."""
+"""The command of the demo with its sweep and its figures; small, since the whole takes a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page stands alone, says everything it was given, and can be read by machine and screen reader."""
+"""The page stands alone and says everything it was given."""
 
 from __future__ import annotations
 

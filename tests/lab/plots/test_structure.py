@@ -1,4 +1,4 @@
-"""The figure of a network: every γ in the colour of its role, every kind of skip path, and a folded middle."""
+"""The figure of a network: every γ in the colour of its role, and every kind of skip path."""
 
 from __future__ import annotations
 

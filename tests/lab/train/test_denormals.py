@@ -11,15 +11,11 @@ from normless_lab.train import RunListener, TrainConfig, train
 from normless_lab.train.arithmetic import are_flushed
 
 
-@pytest.fixture(autouse=True)
-def _supported() -> None:
+def test_a_run_trains_like_this(tmp_path: Path) -> None:
     supported = torch.set_flush_denormal(True)
     torch.set_flush_denormal(False)
     if not supported:
         pytest.skip("this processor cannot take denormal numbers as 0")
-
-
-def test_a_run_trains_like_this(tmp_path: Path) -> None:
     seen: list[bool] = []
     listener = RunListener()
     listener.on_step = lambda step, loss: seen.append(are_flushed())

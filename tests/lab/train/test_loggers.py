@@ -1,4 +1,4 @@
-"""A run in a logger: what a logger gets, what a resumed run adds, and the named loggers with files of their own."""
+"""A run in a logger: what a logger gets, what a resumed run adds, and loggers that fail."""
 
 from __future__ import annotations
 

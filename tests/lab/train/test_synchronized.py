@@ -1,4 +1,4 @@
-"""Batch norms of several processes: their conversion, and what is refused before anything starts."""
+"""Batch norms of several processes: their conversion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration of a run: round trips, hash, and which settings are a part of its identity."""
+"""The configuration of a run: its hash, and which settings are a part of its identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers made before and after a network is sharded by FSDP2."""
+"""Optimizers made before and after a network is sharded by FSDP2, and what refuses such a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters decay by default depends on the kind of network; hidden matrices for Muon; tables by hand."""
+"""Which parameters decay by default depends on the kind of network; hidden matrices for Muon."""
 
 from __future__ import annotations
 

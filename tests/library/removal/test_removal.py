@@ -1,4 +1,4 @@
-"""A removal in a loop: outputs before, what is frozen and taken back, resumption, wrappers, and errors."""
+"""A removal in a loop: outputs before, what is frozen and taken back, resumption, and wrappers."""
 
 from __future__ import annotations
 

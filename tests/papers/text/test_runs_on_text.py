@@ -1,4 +1,4 @@
-"""Runs of both kinds: their files and figures, resuming, parts of batches, saved networks, processes, mistakes."""
+"""Runs of both kinds: their files and figures, resuming, parts of batches, processes, mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks of runs on text: parameter groups, checkpoints of transformers, the schedule and the loss per token."""
+"""The tasks of runs on text: checkpoints of transformers, the schedule and the loss per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`normless train-translation` and the settings of runs on text: hashes, what is printed."""
+"""`normless train-translation`: what it prints and stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixup's theorems 1 and 2: identities per example, bounds without exception."""
+"""Fixup's theorems 1 and 2: identities per example."""
 
 from __future__ import annotations
 
