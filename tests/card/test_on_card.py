@@ -16,10 +16,8 @@ import pytest
 FILES = sorted((Path(__file__).parent / "on_card").glob("on_card_*.py"))
 
 
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(file, id=file.stem, marks=() if "device" in file.stem else pytest.mark.slow) for file in FILES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_on_the_simulated_card(file: Path) -> None:
     options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
     ended = subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -69,31 +68,6 @@ def test_a_conversion_on_the_card_is_that_on_the_cpu(scheme: str) -> None:
     groups = [nl.param_groups(net, lr=0.1, weight_decay=5e-4) for net in nets]
     described = [[(g["name"], g["lr"], g["weight_decay"], len(g["params"])) for g in found] for found in groups]
     assert described[0] == described[1]
-
-
-def test_batch_norms_of_a_trained_network_are_taken_out_on_the_card() -> None:
-    images, _ = batch(DEVICE)
-    net = original().to(DEVICE).train()
-    for _ in range(3):
-        net(images)
-    net.eval()
-    fixup = nl.convert(original().to(DEVICE), "fixup", images).eval()
-    folded, report = nl.fold(net, images)
-    assert "folded" in str(report)
-    for without, expected in ((folded, net), (nl.freeze(net), net), (nl.fuse_for_inference(fixup), fixup)):
-        assert devices(without) == {DEVICE}
-        close(without(images), expected(images))
-
-
-def test_a_saved_network_is_loaded_on_the_cpu_or_where_its_original_is(tmp_path: Path) -> None:
-    images, _ = batch(DEVICE)
-    net = nl.convert(original().to(DEVICE), "skipinit(alpha=1)", images)
-    nl.save(net, tmp_path / "saved", example_inputs=images)
-    here = nl.load(tmp_path / "saved", original().to(DEVICE))
-    there = nl.load(tmp_path / "saved", original())
-    assert (devices(here), devices(there)) == ({DEVICE}, {"cpu"})
-    close(here.eval()(images), net.eval()(images))
-    close(there.eval()(images.cpu()), net.eval()(images))
 
 
 def test_probes_measure_on_the_card_what_they_measure_on_the_cpu() -> None:

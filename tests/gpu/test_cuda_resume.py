@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ import pytest
 from cuda_helpers import DEVICE, NEEDS_CARD, Finished, assert_same_run, config, finished, run
 from run_helpers import Interrupt
 
-from normless_lab.train import RunListener, StoppedError, train
+from normless_lab.train import train
 
 pytestmark = NEEDS_CARD
 
@@ -25,27 +21,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "alternating": {"scheme": "alternating_batch_norm", "data": "digits(train=230, test=50)"},
     "mixup and dropped branches": {"scheme": "zeroinit(dropout=0.6)", "mixup": 0.5, "clip": 0.02},
 }
-
-
-class Terminated(RunListener):
-    """Tell the process to end, once, when the loss of a step is known."""
-
-    def __init__(self, step: int) -> None:
-        self.last = step
-
-    def on_step(self, step: int, loss: float) -> None:
-        if step == self.last:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def survived_signals() -> Iterator[None]:
-    """A signal that no training takes fails the test and does not end the tests."""
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def interrupted(folder: Path, at: tuple[int, ...], **settings: Any) -> Finished:
@@ -83,13 +58,3 @@ def test_a_run_goes_on_on_the_other_kind_of_processor(first: str, tmp_path: Path
     resumed = train(replace(settings, device=then), tmp_path / "run")
     whole = train(replace(settings, device="cpu"), tmp_path / "whole")
     assert_same_run(finished(tmp_path / "run", resumed), finished(tmp_path / "whole", whole), 2e-4, atol=1e-5)
-
-
-# On a card losses are told some steps later, those of the last epoch at its end.
-@pytest.mark.parametrize("step", [1, 8], ids=lambda step: f"step {step}")
-def test_a_run_that_is_told_to_end_is_saved_and_goes_on(step: int, tmp_path: Path) -> None:
-    settings = SETTINGS["dropout and batch norm"]
-    with survived_signals(), pytest.raises(StoppedError):
-        train(config(**settings), tmp_path / "run", listeners=[Terminated(step)])
-    resumed = finished(tmp_path / "run", train(config(**settings), tmp_path / "run"))
-    assert_same_run(resumed, run(tmp_path / "whole", **settings), 1e-7)

@@ -1,4 +1,4 @@
-"""What a conversion leaves to read: a line of the log if it needs attention, and `net.normless`."""
+"""What a conversion leaves to read, `net.normless`, and the files of a saved network."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from torch import nn
-from written_networks import Written
 
 import normless as nl
 from normless.models import resnet_cifar
@@ -19,50 +16,8 @@ from normless.models import resnet_cifar
 X = torch.randn(2, 3, 8, 8)
 
 
-def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "normless"]
-
-
-def _trained() -> nn.Module:
+def test_a_converted_network_says_what_was_done(tmp_path: Path) -> None:
     model = resnet_cifar(8)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.5, 2)
-    nn.init.normal_(model.classifier.weight)
-    return model
-
-
-def _scaled(scale: float) -> nn.Module:
-    gamma = nn.Parameter(torch.full((3, 1, 1), scale))
-    layers = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU())
-    return Written(lambda m, x: x + m.gamma * m.layers(x), layers=layers, gamma=gamma)
-
-
-# What the one line says, or nothing where the function is kept or the network is fresh.
-REMARKS: list[tuple[nn.Module, str, str]] = [
-    (_trained(), "none", "keep_scale='all'"),
-    (_trained(), "fixup", "classifier"),
-    (_scaled(1e-6), "none", "gamma"),
-    (_trained(), "frozen_batch_norm", ""),
-    (_trained(), "trained(scheme='none')", ""),
-    (resnet_cifar(8), "fixup", ""),
-    (_scaled(0.5), "none", ""),
-]
-
-
-@pytest.mark.parametrize(("model", "scheme", "said"), REMARKS)
-def test_what_needs_attention_is_one_line_of_the_log(
-    model: nn.Module, scheme: str, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    net = nl.convert(model, scheme, X)
-    lines = _logged(caplog)
-    assert len(lines) == bool(said)
-    assert all(said in line and "\n" not in line for line in lines)
-    assert said in str(net.normless)
-
-
-def test_a_converted_network_says_what_was_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = _trained()
     net = nl.convert(model, "fixup", X)
     said: Any = net.normless
     assert said.plan == nl.plan(model, "fixup", X)
@@ -71,11 +26,9 @@ def test_a_converted_network_says_what_was_done(tmp_path: Path, caplog: pytest.L
     assert len(repr(said)) < 100
     assert deepcopy(net).normless == pickle.loads(pickle.dumps(net)).normless == said
     assert not hasattr(model, "normless")
-    caplog.clear()
     nl.save(net, tmp_path)
     loaded: Any = nl.load(tmp_path, model)
     assert loaded.normless.plan == said.plan
-    assert not _logged(caplog)
 
 
 def test_saved_files_have_the_permissions_of_new_files(tmp_path: Path) -> None:

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.edits import RemoveNorms
 from normless.models.spec import build_model, build_with_inputs, fitted_spec
-from normless.schemes import Scheme
 
 CIFAR = "normless:resnet_cifar(depth=8)"
 FOREIGN = "timm:test_resnet"
@@ -181,41 +179,6 @@ def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
         data[place] ^= 1
     weights.write_bytes(data)
     assert same_state(nl.load(tmp_path), net)
-
-
-class WithList(nn.Linear):
-    def get_extra_state(self) -> list[int]:
-        return [1]
-
-    def set_extra_state(self, state: list[int]) -> None:
-        assert state == [1]
-
-
-def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> None:
-    plain = build_model(CIFAR)
-    net = nl.convert(plain, "skipinit")
-    inside = nl.convert(build_model(CIFAR), "skipinit")
-    inside.add_module("classifier", WithList(64, 10))
-    nameless = nl.convert(plain, Scheme("my own", (RemoveNorms(),)))
-    for one, said in (
-        (plain, "carries no scheme: nl.save is for networks that nl.convert returned"),
-        (nn.Sequential(net), "pass the network inside it"),
-        (inside, "safetensors holds only tensors, and classifier._extra_state"),
-        (nameless, "could not name the scheme 'my own'"),
-    ):
-        with pytest.raises(nl.RecipeError, match=said):
-            nl.save(one, tmp_path / "none", CIFAR)
-    with pytest.raises(ValueError, match="Expected the text of a model"):
-        nl.save(net, tmp_path / "none", "resnet50")
-    with pytest.raises(nl.RecipeError, match="it cannot hold a set"):
-        nl.save(net, tmp_path / "none", CIFAR, example_inputs=(IMAGES, {1}))
-    assert list(tmp_path.iterdir()) == []
-    file = tmp_path / "file"
-    file.write_text("mine")
-    for path in (file, file / "below" / "it"):
-        with pytest.raises(nl.RecipeError, match=f"{file} is a file"):
-            nl.save(net, path, CIFAR)
-    assert file.read_text() == "mine"
 
 
 def edit(folder: Path, **values: Any) -> None:

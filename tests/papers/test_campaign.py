@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -12,15 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_outputs import check_output
 
-from normless.cli import main
 from normless_lab.sweeps import RunRow
 from normless_lab.sweeps.laboratory import Laboratory
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.protocol import asked_by
-from normless_papers.planning.campaign import Campaign, Entry, entries
+from normless_papers.planning.campaign import Campaign, Entry
 from normless_papers.results.run_file import rebuilt, write_runs
 
 TRAINING, MEASUREMENT = "fixup/figure-4", "understanding-bn/figure-12"
@@ -120,14 +117,3 @@ def test_it_goes_on_after_a_kill_as_if_there_had_been_none(whole: Campaign, tmp_
     both = rows_of(out), rows_of(whole.out)
     assert both[0].keys() == both[1].keys()
     assert all(numbers(both[0][name]) == numbers(row) for name, row in both[1].items())
-
-
-def test_every_entry_has_a_design_and_is_listed_once_and_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = [(own.artefact, own.budget) for own in entries()]
-    assert len(set(names)) == len(names)
-    assert main(["campaign", "--status", "--out", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    check_output("campaign", found)
-    assert [(row["artefact"], row["budget"]) for row in found["entries"]] == names

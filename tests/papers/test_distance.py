@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from normless_papers.artefact import artefacts
 from normless_papers.budgets import BUDGETS
@@ -15,30 +12,10 @@ from normless_papers.experiments.effort import Effort
 EFFORT = Effort("cifar10", "normless:resnet_cifar(depth=110)", epochs=164, replicates=5, best=5)
 PAPER: dict[str, Any] = {"effort": EFFORT, "depths": (16, 100, 1000)}
 DEPTHS = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") for depth in (16, 100, 1000))}
-SAME = "the paper's"
 
 
-def at(own: Any, paper: Any = PAPER, **options: Any) -> Distance:
-    return distance_of({"small": own, "paper": paper}, "small", **options)
-
-
-@pytest.mark.parametrize(
-    ("changes", "column", "words"),
-    [
-        ({"data": "digits"}, 0, "digits instead of cifar10"),
-        ({"model": "normless:resnet_cifar(depth=2)"}, 1, "resnet_cifar(depth=2) instead of resnet_cifar(depth=110)"),
-        ({"epochs": 5}, 2, "epochs 5 instead of 164"),
-        ({"replicates": 2}, 3, "replicates 2 instead of 5"),
-        ({"reduced": "in words"}, 0, SAME),
-    ],
-)
-def test_a_setting_changes_its_own_column_and_only_data_and_network_the_kind(
-    changes: dict[str, Any], column: int, words: str
-) -> None:
-    distance = at(PAPER | {"effort": replace(EFFORT, **changes)})
-    assert distance.columns[column] == words
-    assert [text for place, text in enumerate(distance.columns) if place != column] == [SAME] * 3
-    assert distance.of_same_kind == (column > 1 or words == SAME)
+def at(own: Any, paper: Any = PAPER) -> Distance:
+    return distance_of({"small": own, "paper": paper}, "small")
 
 
 def test_fewer_depths_are_the_same_kind_and_other_depths_are_not() -> None:

@@ -15,7 +15,6 @@ from normless_papers.distance import Distance
 from normless_papers.pages.headline import (
     Decided,
     Headline,
-    decide,
     headline_artefacts,
     headlines,
 )
@@ -28,8 +27,8 @@ AS_PRINTED = Distance()
 ABSENT = replace(PRESENT, verdict="inconclusive")
 
 
-def check(verdict: Verdict, claim: str = "Fixup trains.") -> Check:
-    return Check(claim, verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
+def check(verdict: Verdict) -> Check:
+    return Check("Fixup trains.", verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
 
 
 def decided(
@@ -65,26 +64,7 @@ def test_a_claim_is_contradicted_by_one_check_and_reproduced_by_all(
     assert decided(*verdicts, missing=missing).outcome == outcome
 
 
-def test_a_demonstration_contradicts_nothing() -> None:
-    distance = Distance(data="smaller", of_same_kind=False)
-    failed, held = decided("fails", distance=distance), decided("holds", distance=distance)
-    assert (failed.outcome, failed.demonstrates) == ("not seen here", True)
-    assert (held.outcome, held.demonstrates) == ("reproduced", True)
-
-
 def test_without_the_phenomenon_in_the_control_nothing_is_contradicted() -> None:
     assert decided("fails").outcome == "contradicted"
     assert decided("fails", premise=ABSENT).outcome == "not seen here"
     assert decided("fails", distance=Distance(length="30 epochs instead of 164")).outcome == "contradicted"
-
-
-def test_only_the_named_checks_count_at_the_largest_budget() -> None:
-    claim = "Fixup's test error ends above that of BatchNorm."
-    other = Check("It is fast. Not asked of a smaller set-up: digits.", "inconclusive", {})
-    small = result_of("fixup/figure-5", "small", checks=(check("fails", claim),))
-    gpu = result_of("fixup/figure-5", "gpu", checks=(other, check("holds", claim)))
-    there = {("fixup/figure-5", "small"): small, ("fixup/figure-5", "gpu"): gpu}
-    (headline,) = [headline for headline in decide(lambda *key: there.get(key)) if headline.results]
-    assert [check.verdict for check in headline.checks] == ["holds"]
-    assert (headline.results, headline.missing) == ([gpu], ["zeroinit/table-5"])
-    assert headline.outcome == "not seen here"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from command_outputs import check_output
 from papers_helpers import figure
 
 from normless.cli import main
@@ -130,17 +128,6 @@ def test_a_failing_claim_is_no_error_and_an_error_does_not_stop(tmp_path: Path, 
     assert main(["reproduce", "--all", "--paper", "gamma", "--out", str(tmp_path)]) == 1
     # The networks were not of the paper's kind, so that the one that fails contradicts nothing.
     assert f"1 reproduced, {len(names) - 2} not seen here, 1 error" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("_of_the_command")
-def test_the_page_is_made_of_what_is_there(tmp_path: Path, capsys: Capture) -> None:
-    facts: dict[str, Any] = {}
-    for words in (["reproduce", "fixup/fixup", "--out", str(tmp_path)], ["report", str(tmp_path)]):
-        assert main([*words, "--json"]) == 0
-        facts = json.loads(capsys.readouterr().out)
-        check_output(words[0], facts)
-    assert list(facts["files"]) == [str(tmp_path / "index.html"), str(tmp_path / "fixup.html")]
-    assert "fixup/fixup" in (tmp_path / "fixup.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -41,18 +41,6 @@ def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
         pass
 
 
-def test_another_file_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "runs.parquet"
-    for write, words in (
-        (lambda: None, "normless report DIR --runs"),
-        (lambda: path.write_text("no rows"), "is not a file of runs"),
-        (lambda: pd.DataFrame({"hash": ["a"]}).to_parquet(path), "is not a file of runs"),
-    ):
-        write()
-        with pytest.raises(ResultError, match=words), rebuilt(path):
-            pass
-
-
 def test_a_changed_number_is_told(tmp_path: Path) -> None:
     file = tmp_path / "runs.parquet"
     table = pd.read_parquet(COMMITTED)

@@ -55,12 +55,12 @@ TRANSLATOR = Effort(
 
 FAST: dict[str, dict[str, Any]] = {
     "understanding-bn/figure-1": {"effort": BJORCK},
-    "understanding-bn/bn-on-top": {"effort": BJORCK, "batch_size": 4, "draws": 2},
     "understanding-bn/table-2": {"effort": BJORCK},
     "understanding-bn/experimental-setup": {"effort": BJORCK},
     "fixup/table-4": {"efforts": {"cifar10": small(smoke("fixup/table-4")["efforts"]["cifar10"])}},
 }
 SLOW: dict[str, dict[str, Any]] = {
+    "understanding-bn/bn-on-top": {"effort": BJORCK, "batch_size": 4, "draws": 2},
     "skipinit/scalar-bias-v1": {},
     "gamma/guideline-1": {
         "effort": replace(

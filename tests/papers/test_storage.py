@@ -61,19 +61,6 @@ def test_one_changed_byte_is_told(tmp_path: Path, file: str, old: bytes, new: by
         load(tmp_path, "fixup/table-1", "smoke")
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"format": 99}, "written by a later normless"),
-        ({"format": None}, "expected a result as normless reproduce writes it"),
-        ({"id": "fixup/nothing"}, "fixup/nothing"),
-    ],
-)
-def test_what_cannot_be_read_is_told(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ResultError, match=problem):
-        Reproduction.from_dict(result_of("fixup/fixup").to_dict() | changes)
-
-
 def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 

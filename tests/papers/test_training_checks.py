@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from papers_helpers import assert_whole, checked
-from papers_runs import Optimum, measured
+from papers_runs import measured
 from worlds.de_smith_depth import as_published
 
 from normless_papers.claims import Estimate
@@ -132,14 +132,3 @@ def test_a_world_as_published_is_tabulated_as_published(name: str) -> None:
     not_trained = evidence.measured[~evidence.measured["trainable"].astype(bool)]
     assert {(row["variant"], str(row["depth"])) for row in not_trained.to_dict("records")} == set(dashes)
     assert not_trained["lr_log2"].isna().all()
-
-
-def at_rate_30(metric: str, labels: Mapping[str, str]) -> Optimum:
-    """The same of every run, at a best rate of 2³⁰."""
-    return Optimum(90.0 if metric == "test_accuracy" else 0.2, 30, 0.001)
-
-
-def test_an_optimum_at_an_end_of_the_grid_is_told_and_is_no_optimum() -> None:
-    evidence, laboratory = measured("skipinit/table-1", at_rate_30)
-    assert any("lies at an end of the learning rates tried" in remark for remark in evidence.remarks)
-    assert max(config.rate for config in laboratory.configs) == 2.0**2

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from waits import CARD_TO_CPU, CPU_TO_CARD, noted_waits
 
@@ -71,22 +70,6 @@ def test_where_the_host_waits(card: torch.device) -> None:
     assert notes == []
 
 
-def test_a_training_gives_what_it_gives_on_the_cpu(card: torch.device, tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
-    twin = deepcopy(model).to(card)
-    images, labels = torch.randn(5, 1, 8, 8), torch.arange(5)
-    for net, device in ((model, torch.device("cpu")), (twin, card)):
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
-        for _ in range(3):
-            optimizer.zero_grad()
-            F.cross_entropy(net(images.to(device)), labels.to(device)).backward()
-            optimizer.step()
-    torch.save(twin.state_dict(), tmp_path / "weights.pt")
-    stored = torch.load(tmp_path / "weights.pt", weights_only=True)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, stored[name])
-
-
 def test_random_numbers_are_the_card_s_own(card: torch.device) -> None:
     torch.manual_seed(0)
     expected = torch.rand(2)
@@ -96,13 +79,3 @@ def test_random_numbers_are_the_card_s_own(card: torch.device) -> None:
     torch.manual_seed(0)
     assert torch.equal(torch.rand(2, device=card), first)
     assert not torch.equal(first.cpu(), expected)
-
-
-def test_autocast(card: torch.device) -> None:
-    layer, x = nn.Linear(2, 2).to(card), torch.randn(2, 2, device=card)
-    with torch.autocast("card", torch.bfloat16):
-        y = layer(x)
-        assert (y.dtype, y.softmax(1).dtype) == (torch.bfloat16, torch.float32)
-    y.float().sum().backward()
-    assert layer.weight.grad is not None
-    assert layer.weight.grad.dtype == torch.float32

@@ -99,16 +99,6 @@ def test_a_training_is_watched(card: torch.device) -> None:
     assert isinstance(watch.table, pd.DataFrame)
 
 
-def test_steps_in_the_backward_pass(card: torch.device) -> None:
-    model, (images, labels) = network(card), batch(card)
-    assert nl.recompute_blocks(model, images) == 3
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    with nl.step_in_backward(optimizer):
-        F.cross_entropy(model(images), labels).backward()
-    assert not all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
-
-
 def test_a_network_is_saved_loaded_and_pickled(card: torch.device, tmp_path: Path) -> None:
     model, (images, _) = network(card, "fixup"), batch(card)
     nl.save(model, tmp_path, example_inputs=images)

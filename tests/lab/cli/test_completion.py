@@ -1,18 +1,14 @@
-"""``normless completion``: the script for bash is read by bash, and completes; that for zsh has the same words."""
+"""``normless completion``: the script for bash is read by bash, and completes."""
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from command_outputs import check_output
 
 import normless as nl
-from normless.cli import main
 from normless.cli.commands import COMMANDS
 from normless_lab.cli.completion import completion_script
 from normless_lab.data import DATA
@@ -56,15 +52,3 @@ def test_bash_completes(words: tuple[str, ...], offered: set[str], script: Path,
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stderr == ""
     assert {*done.stdout.split()} - {"-h", "--help", "--version"} == offered
-
-
-def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str], script: Path) -> None:
-    assert main(["completion", "bash"]) == 0
-    assert capsys.readouterr().out.rstrip() == script.read_text().rstrip()
-    assert main(["completion", "zsh", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    check_output("completion", printed)
-    assert printed["script"].startswith("#compdef normless")
-    words = {word for name in COMMANDS for word in name.split(".")}
-    # Versions of shtab quote the text, or all.
-    assert all(re.search(rf"    \"?{word}:", printed["script"]) for word in words)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from image_files import random_images, write_batch, write_cifar10, write_parquet
 from scipy.io import savemat
@@ -117,20 +115,6 @@ def test_parquet_files_of_the_hub_are_read(tmp_path: Path, file: str, columns: d
     data = load_data("cifar10", root=tmp_path, download=False)
     assert_read(data, *sets)
     assert "Parquet files of PNG images" in data.provenance
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"image": [b"x"], "kind": [1]}, "no column of labels: expected label or labels, found image, kind"),
-        ({"image": [b"x"], "label": [None]}, "Column label of .* expected integers"),
-        ({"image": [b"x"], "label": [1]}, "Cannot decode the image in row 0"),
-    ],
-)
-def test_wrong_columns_are_named(tmp_path: Path, table: dict[str, Any], message: str) -> None:
-    for kind in ("train", "test"):
-        pq.write_table(pa.table(table), tmp_path / f"{kind}.parquet")
-    refused(tmp_path, message)
 
 
 def test_smaller_images_are_means_of_squares(tmp_path: Path) -> None:

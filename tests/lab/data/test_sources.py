@@ -6,7 +6,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from normless_lab.data import Augmentation, load_data
-from normless_lab.data.images.built_in import correlated_noise
 
 NOTHING = Augmentation()
 
@@ -43,16 +42,3 @@ def test_generated_images_are_normalized_and_drawn_by_the_seed(name: str, accura
     assert batch.targets.unique().tolist() == [0, 1, 2, 3]
     assert load_data(f"{name}(classes=4, train=400, test=100, image_shape=(3, 16, 16))").provenance == data.provenance
     assert load_data(text, test=100, seed=1).provenance != data.provenance
-
-
-def test_neighbours_are_alike_and_images_differ_in_brightness() -> None:
-    images = correlated_noise(400, (1, 16, 16), torch.Generator().manual_seed(0))[:, 0]
-    flat = images - images.mean()
-
-    def correlation(columns: int) -> float:
-        return float((flat[..., columns:] * flat[..., : 16 - columns]).mean() / flat.square().mean())
-
-    assert 0.5 < correlation(1) < 1
-    assert correlation(1) > correlation(4) > correlation(12) > 0.1
-    # Independent pixels would leave 1/256 of the variance to the means of images.
-    assert images.mean((1, 2)).var() / images.var() > 0.2

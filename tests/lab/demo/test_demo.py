@@ -1,4 +1,4 @@
-"""The sweep of the demo, the figure of its signal, and the command; small, since the whole takes a minute."""
+"""The command of the demo with its sweep and its figures; small, since the whole takes a minute."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 from command_outputs import check_output
 from lab_helpers import Here
 
 from normless.cli import main
 from normless_lab.demo import DEMO
-from normless_lab.demo.signal import LAWS, measure_signal
 from normless_lab.sweeps import Laboratory, Sweep
 
 SMALL = {"data": "digits(train=128, test=64)", "epochs": 1}
@@ -48,20 +45,3 @@ def test_the_demo_writes_figures_and_a_page(
         assert f">{100 * row['mean']:.1f} %</td>" in page
     assert page.count("<img") == 2
     assert {path.name for path in out.iterdir()} == {*names, "runs.sqlite", "work"}
-
-
-@pytest.mark.parametrize("scheme", LAWS)
-def test_the_signal_of_the_first_stage_follows_the_law_within_a_factor(scheme: str) -> None:
-    # Six blocks of 32 channels on 8×8 images: the zeros around the image cost each convolution about 1/6.
-    settings = Sweep.from_yaml(DEMO).axes["scheme"][scheme] | {
-        "data": "digits(train=704)",
-        "model": "normless:wide_resnet(depth=40, width=2)",
-        "seed": 0,
-    }
-    signal: pd.DataFrame = measure_signal(settings)
-    assert list(signal["block"]) == list(range(1, 19))
-    block, variance = (signal[name].iloc[1:6].to_numpy(float) for name in ("block", "skip_variance"))
-    first = float(signal["skip_variance"].iloc[0])
-    law = {"∼ 2ᵈ": 2.0 ** (block - 1) * first, "∼ d": first + block - 1, "∼ 1": first + 0 * block}[LAWS[scheme]]
-    growth, lawful = (np.log(values[-1] / values[0]) for values in (variance, law))
-    assert growth == pytest.approx(lawful, rel=0.35, abs=1e-6)

@@ -14,7 +14,7 @@ from drawn import lines_of, names_in
 from matplotlib.figure import Figure
 from page_reader import Reader
 
-from normless_lab.plots import Law, Plot, inline_image, on_pages, save_svg, skip_variance_against_block, svg_text
+from normless_lab.plots import Law, Plot, inline_image, on_pages, save_svg, svg_text
 
 accuracy_against_depth = Plot(
     "lines",
@@ -36,15 +36,6 @@ def runs() -> pd.DataFrame:
     return table.assign(outcome=outcomes, test_accuracy=[0.81, 0.11, np.nan, 0.9, 0.8, 0.7])
 
 
-@pytest.fixture
-def signal() -> pd.DataFrame:
-    blocks = np.arange(1, 199)
-    laws = {"none": 2.0**blocks, "batch_norm": 1.0 * blocks, "skipinit": np.ones(198)}
-    tables = [pd.DataFrame({"scheme": name, "block": blocks, "law": law}) for name, law in laws.items()]
-    table = pd.concat(tables, ignore_index=True)
-    return table.assign(skip_variance=table["law"] * 1.03, predicted_skip_variance=table["law"])
-
-
 def test_accuracy_lines_are_the_table_and_failed_runs_are_hollow(runs: pd.DataFrame) -> None:
     axes = accuracy_against_depth(runs)
     for scheme, rows in runs.groupby("scheme"):
@@ -54,18 +45,6 @@ def test_accuracy_lines_are_the_table_and_failed_runs_are_hollow(runs: pd.DataFr
     assert lines_of(axes)["none, not trained"][0] == [100, 400]
     assert lines_of(axes)["skipinit, not trained"][0] == []
     assert names_in(axes) == ["skipinit  70 %", "none  11 %", "chance"]
-
-
-def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
-    axes = skip_variance_against_block(signal, laws={"none": "2ᵈ"})
-    for scheme, rows in signal.groupby("scheme"):
-        for label, column in (("predicted", "predicted_skip_variance"), ("measured", "skip_variance")):
-            blocks, variances = lines_of(axes)[f"{scheme}, {label}"]
-            assert blocks == list(rows["block"])
-            np.testing.assert_array_equal(variances, rows[column])
-    assert axes.get_yscale() == "log"
-    assert axes.get_ylim()[1] == 4 * 198
-    assert names_in(axes) == ["none  2ᵈ", "batch_norm", "skipinit"]
 
 
 def test_a_figure_is_drawn_where_it_is_told_is_the_same_twice_and_leaves_global_state_alone(

@@ -51,7 +51,7 @@ EXECUTORS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "slurm": (jobs, ""),
 }
 MARKS: dict[str, list[Any]] = {"card": [pytest.mark.slow], "ray": [pytest.mark.slow, needs("ray")]}
-MARKS["slurm"] = [needs("submitit"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+MARKS["slurm"] = [pytest.mark.slow, needs("submitit"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 def each(*names: str, slow: str = "") -> pytest.MarkDecorator:

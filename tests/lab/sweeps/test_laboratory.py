@@ -59,17 +59,6 @@ def test_runs_come_back_in_order_and_are_not_run_again(tmp_path: Path) -> None:
     assert here.entered == 1
 
 
-def test_a_run_that_raises_is_a_failed_row_and_the_others_go_on(tmp_path: Path) -> None:
-    configs = [*seeds(0), *seeds(1, fate="raises"), *seeds(2)]
-    with Laboratory(tmp_path, executor=Here) as lab:
-        rows = lab.carry_out(configs)
-        assert [row.outcome for row in rows] == ["trained", "failed", "trained"]
-        told = (rows[1].error, rows[1].result, rows[1].report())
-        assert told == ("ArithmeticError: no such number as 1", None, None)
-        # Its folder stays: it may be tried again.
-        assert [folder.name for folder in lab.work.iterdir()] == [configs[1].hash]
-
-
 @pytest.mark.parametrize("deaths", [RESUBMISSIONS, RESUBMISSIONS + 1])
 def test_a_run_whose_process_dies_is_tried_again_a_few_times(tmp_path: Path, deaths: int) -> None:
     notes = Notes()

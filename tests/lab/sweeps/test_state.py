@@ -84,13 +84,8 @@ def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPost
         ("sqlite:////nowhere/at/all/runs.sqlite", "cannot be opened: unable to open database file"),
         ("postgresql://someone:SECRET@127.0.0.1:1/base", r"postgresql://someone:\*\*\*@127.0.0.1:1/base cannot be"),
         ("postgresql://127.0.0.1:1/base?user=me&password=a@SECRET", r"postgresql://\*\*\*: in a password, @ / "),
-        ("postgresql://127.0.0.1:1/base?nonsense=SECRET", r"postgresql://127.0.0.1:1/base cannot be"),
         ("host=h password=SECRET dbname=d", r"got \*\*\*: it is not a URL"),
-        ("postgresql://me:a@SECRET@host/base", r"got postgresql://\*\*\*: in a password, @ / "),
-        ("postgresql://me:1/SECRET@127.0.0.1:1/base", r"postgresql://\*\*\*: in a password, @ / "),
-        ("postgresql://host:SECRET/base", "it is not a URL"),
         ("sqlite://", "a database in memory, and the runs in it, would be gone with this process"),
-        ("sqlite:///file:runs?mode=memory&uri=true", r"no \? can be in it"),
     ],
 )
 def test_a_database_that_is_none_is_refused_and_no_secret_is_told(

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from run_helpers import Interrupt, without_seconds
 
-import normless as nl
-from normless.models import build_model
 from normless_lab.train import RunDirectoryError, RunResult, TrainConfig, train, trained_network
 
 # Two steps an epoch.
@@ -118,17 +115,6 @@ def test_another_run_is_refused_but_the_place_of_the_data_and_comments_are_no_se
     assert train(CONFIG, copy) == whole[1]
 
 
-def test_unusable_directories_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    refused(tmp_path / "file", "is a file; name another")
-    (tmp_path / "checkpoint.pt").write_text("")
-    refused(tmp_path, r"holds checkpoint\.pt but no config\.yaml")
-    (tmp_path / "config.yaml").write_text("rate: [")
-    refused(tmp_path, r"config\.yaml is not the configuration of a run")
-    with pytest.raises(RunDirectoryError, match="holds no run"):
-        trained_network(tmp_path / "nowhere")
-
-
 def test_starting_over_with_a_mistake_leaves_the_run(copy: Path, whole: tuple[Path, RunResult]) -> None:
     with pytest.raises(ValueError, match=r"resnet_cifer"):
         train(replace(CONFIG, model="normless:resnet_cifer(depth=8)"), copy, resume=False)
@@ -177,17 +163,3 @@ def test_what_a_file_imports_of_its_own_folder_counts(tmp_path: Path) -> None:
     importing = own_network(tmp_path).hash
     (tmp_path / "width.py").write_text("WIDTH = 16\n")
     assert own_network(tmp_path).hash != importing
-
-
-def test_other_weights_in_the_folder_of_a_saved_network_are_another_run(tmp_path: Path) -> None:
-    def save(seed: int) -> TrainConfig:
-        torch.manual_seed(seed)
-        text, inputs = "normless:wide_resnet(depth=10, width=1, in_channels=1)", torch.zeros(2, 1, 8, 8)
-        nl.save(nl.convert(build_model(text), "skipinit", inputs), tmp_path / "saved", text, example_inputs=inputs)
-        return own_network(tmp_path, model=str(tmp_path / "saved"), scheme="batch_norm")
-
-    first = save(0)
-    begin(tmp_path / "run", first)
-    assert save(0).hash == first.hash
-    assert save(1).hash != first.hash
-    refused(tmp_path / "run", r"another content of .*saved", save(1))

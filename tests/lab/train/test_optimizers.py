@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from normless.cli import main
 from normless.optim import OPTIMIZERS, make_optimizer
 from normless_lab.train import TrainConfig
 from normless_lab.train.optimizer_state import restored_exactly
@@ -73,17 +70,3 @@ def test_kernels_of_the_checkpoint_are_not_taken_over() -> None:
     assert (group["fused"], group["capturable"], group["lr"]) == (None, False, pytest.approx(0.1))
     here.step()
     assert here.state[other]["step"] == 2
-
-
-def test_the_command_trains_by_an_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--model", "normless:wide_resnet(depth=10, width=1)", "--data", "digits(train=96, test=32)"]
-    words += ["--optimizer", "AdamW(lr=1e-2, weight_decay=0.05)", "--epochs", "1", "--device", "cpu", "--json"]
-    assert main([*words, "--out", str(tmp_path / "run")]) == 0
-    result = json.loads(capsys.readouterr().out)
-    groups = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["optimizer"]["param_groups"]
-    assert {(group["name"], group["weight_decay"]) for group in groups} >= {("weights", 0.05), ("biases", 0.0)}
-    assert all(group["fused"] and "betas" in group for group in groups)
-    # From its own file it is the same run, which is finished.
-    config = str(tmp_path / "run" / "config.yaml")
-    assert main(["train", "--config", config, "--out", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == result

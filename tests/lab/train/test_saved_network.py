@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from run_helpers import Interrupt, without_seconds
 from torch import nn
 
 import normless as nl
-from normless.cli import main
 from normless.conversion import scheme_of
 from normless.models.spec import build_model
 from normless_lab.data import load_data
@@ -75,33 +73,3 @@ def test_it_is_trained_from_there_and_read_back(tmp_path: Path) -> None:
     assert result.parameters == sum(parameter.numel() for parameter in net.parameters())
     right = sum(int((tuned(x).argmax(1) == y).sum()) for x, y in DATA.test_batches(100))
     assert result.test_accuracy == right / DATA.test_size
-
-
-MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"scheme": "skipinit"}, "was converted by 'fixup' and the run asks for 'skipinit'.*Leave the scheme out"),
-    ({"dropout": 0.5}, "dropout=0.5 would be an edit of the network saved in"),
-    ({"data": "gaussian(image_shape=(1, 8, 8), classes=3)"}, r"Expected 1×3 logits .* got 1×10\. Convert one with"),
-]
-
-
-@pytest.mark.parametrize(("change", "sentence"), MISTAKES)
-def test_mismatches_raise_and_leave_no_files(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
-    saved(tmp_path / "net")
-    with pytest.raises(ValueError, match=sentence):
-        train(config(tmp_path / "net", **change), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_convert_then_train_on_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    net, run = str(tmp_path / "net"), str(tmp_path / "run")
-    image = ["--image", "1", "8", "8", "--classes", "10"]
-    assert main(["convert", "normless:resnet_cifar(depth=8)", "--scheme", "skipinit", "--out", net, *image]) == 0
-    settings = ["--model", net, "--epochs", "1", "--batch-size", "512", "--crop", "0", "--device", "cpu"]
-    capsys.readouterr()
-    assert main(["train", *settings, "--out", run]) == 0
-    assert f"{net} with skipinit" in capsys.readouterr().out
-    assert main(["train", "--config", f"{run}/config.yaml", "--out", run, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["outcome"] in ("trained", "chance")

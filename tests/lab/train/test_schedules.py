@@ -8,11 +8,9 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
-from normless_lab.train.schedules import SCHEDULES, rate_multiplier, set_rate
+from normless_lab.train.schedules import rate_multiplier, set_rate
 
 
 def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
@@ -64,26 +62,6 @@ def test_step_is_torchs_multi_step(schedule: str, total: int, at: list[int], by:
 def test_falling_rates_are_torchs(schedule: str, make: Callable[[torch.optim.SGD], LRScheduler]) -> None:
     expected = rates_of(make(optimizer()), 77)
     assert [rate_multiplier(schedule, done, 77) for done in range(77)] == pytest.approx(expected, rel=1e-9)
-
-
-def test_warm_up_is_torchs_linear() -> None:
-    warmup, total = 8, 20
-    scheduler = LinearLR(optimizer(), start_factor=1 / warmup, end_factor=1.0, total_iters=warmup - 1)
-    expected = rates_of(scheduler, total)
-    multipliers = [rate_multiplier("constant", done, total, warmup) for done in range(total)]
-    assert multipliers == pytest.approx(expected, rel=1e-12)
-    assert multipliers[0] == 1 / warmup
-
-
-@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 500), st.integers(0, 500))
-def test_multipliers_never_rise_but_in_the_warm_up(schedule: str, total: int, warmup: int) -> None:
-    multipliers = [rate_multiplier(schedule, done, total, warmup) for done in range(total)]
-    assert all(0 < value <= 1 for value in multipliers)
-    later = multipliers[warmup:]
-    assert later == sorted(later, reverse=True)
-    plain = [rate_multiplier(schedule, done, total) for done in range(total)]
-    assert plain[0] == 1
-    assert later == plain[warmup:]
 
 
 def test_set_rate_keeps_the_groups_relative_rates() -> None:

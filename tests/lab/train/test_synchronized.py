@@ -1,12 +1,10 @@
-"""Batch norms of several processes: their conversion, and what is refused before anything starts."""
+"""Batch norms of several processes: their conversion."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from normless import convert
 from normless.models import build_model
 from normless_lab.train.synchronized import synchronized
 
@@ -25,9 +23,3 @@ def test_every_batch_norm_is_torchs_synchronized_one_with_its_own_tensors() -> N
     assert after.keys() == tensors.keys()
     assert all(after[name] is tensors[name] for name in tensors)
     assert torch.equal(converted(IMAGES), expected)
-
-
-def test_a_norm_with_statistics_of_its_own_is_not_replaced() -> None:
-    network = convert(build_model("normless:resnet_cifar(depth=8)"), "ghost_batch_norm(size=2)", IMAGES)
-    with pytest.raises(ValueError, match=r"sync_batch_norm .* is a GhostBatchNorm2d with statistics of its own"):
-        synchronized(network)

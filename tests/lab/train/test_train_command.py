@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -46,16 +45,3 @@ def test_a_network_of_other_channels_than_the_data_is_told_with_a_way_out(
     for part in ("digits(side=16): stem, a Conv2d", "takes 3 channels", "digits(side=16, channels=3)"):
         assert part in said
     assert main(["diagnose", "mine.py:net", "--data", "digits(side=16, channels=3)", "--batch-size", "8"]) == 0
-
-
-def test_without_settings_it_shows_them_and_asks_for_a_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train"]) == 2
-    shown = capsys.readouterr()
-    assert re.search(r"about \d+ (minutes|seconds)", shown.err)
-    assert "--model" in shown.err
-    for name, value in (("epochs", "200"), ("model", TrainConfig.model), ("data", "digits")):
-        assert re.search(rf"^{name} +{re.escape(value)} *$", shown.out, re.M)
-    assert not list(tmp_path.iterdir())

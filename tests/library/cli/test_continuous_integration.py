@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from command_outputs import check_output
 from sarif_schema import SARIF
 from torch import nn
 
 import normless as nl
 from normless.cli import main
-from normless.cli.parser import parse
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 NETS = """import torch
 from torch import nn
 
@@ -75,30 +71,6 @@ def test_known_findings_do_not_fail_and_new_ones_do(nets: Path, capsys: pytest.C
     capsys.readouterr()
     assert main(words) == 1
     assert json.loads(capsys.readouterr().out)["baseline"]["new"] == 1
-
-
-def test_a_file_that_is_no_baseline_is_told_before_the_network_is_built(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "known.json"
-    for text in ("{", "[]", '{"format": 1, "findings": [{"kind": "x"}]}', '{"format": 9, "findings": []}'):
-        file.write_text(text)
-        assert main(["diagnose", "nowhere.py:net", "--baseline", str(file)]) == 2
-        assert "--write-baseline" in capsys.readouterr().err
-
-
-def test_the_workflow_of_the_example_runs_commands_that_exist() -> None:
-    workflow = yaml.safe_load((EXAMPLES / "diagnose_workflow.yml").read_text("utf-8"))
-    (job,) = workflow["jobs"].values()
-    lines = [
-        line for step in job["steps"] for line in step.get("run", "").splitlines() if line.startswith("normless")
-    ]
-    assert lines
-    for line in lines:
-        _, namespace = parse(shlex.split(line)[1:])
-        assert namespace.strict
-    uploads = [step["with"]["sarif_file"] for step in job["steps"] if "upload-sarif" in step.get("uses", "")]
-    assert uploads == [str(namespace.sarif)]
 
 
 def perceptron() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,33 +18,6 @@ from normless.recording import Tape, recorded
 from normless.schemes import SCHEMES
 
 Capture = pytest.CaptureFixture[str]
-
-MINE = """
-import torch
-from torch import nn
-
-class Words(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(9, 4)
-        self.norm = nn.LayerNorm(4)
-        self.mix = nn.Linear(4, 4)
-
-    def forward(self, ids, mask=None):
-        h = self.table(ids)
-        f = self.mix(self.norm(h))
-        return h + (f if mask is None else f * mask)
-
-def words():
-    print("a word from the file")
-    return Words().eval(), {"ids": torch.zeros(2, 5, dtype=torch.long), "mask": torch.ones(2, 5, 1)}
-"""
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> str:
-    (tmp_path / "mine.py").write_text(MINE)
-    return str(tmp_path / "mine.py")
 
 
 def _json(capsys: Capture, *words: str) -> dict:  # type: ignore[type-arg]
@@ -64,14 +36,6 @@ def test_json_is_the_map_with_totals_and_schemes(capsys: Capture) -> None:
     assert set(printed["blocks"][0]) >= {"name", "branch", "skip", "identity_skip", "norms", "m", "inner"}
     assert (printed["model"], printed["input"], printed["mode"]) == (model, [2, 3, 32, 32], "train")
     assert {*printed["schemes"], "trained"} == set(SCHEMES)
-
-
-def test_a_file_brings_its_own_inputs_and_what_it_prints_is_no_json(mine: str, capsys: Capture) -> None:
-    printed = _json(capsys, f"{mine}:words", "--schemes", "none")
-    assert printed["input"] == {"ids": [2, 5], "mask": [2, 5, 1]}
-    assert printed["mode"] == "eval"
-    assert [block["branch"] for block in printed["blocks"]] == [["mix"]]
-    assert printed["norms"] == {"norm": "last"}
 
 
 def test_groups_have_the_sizes_of_the_papers_network() -> None:

@@ -17,7 +17,7 @@ from normless.models.resnets import ResNetCifar
 IMAGES = torch.randn(6, 3, 8, 8)
 
 
-@pytest.mark.parametrize("scheme", ["fixup", "nf_resnet", "only_top_norm", "dyt"])
+@pytest.mark.parametrize("scheme", ["fixup", "dyt"])
 def test_to_convert_takes_steps_in_proportion_to_the_number_of_layers(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_deep_post_norm_network_loses_its_gradient_and_admin_cures_it() -> Non
     assert diagnose(PostNorm(4), batch).healthy
 
 
+@pytest.mark.slow
 def test_group_norm_and_frozen_norms_are_tried_where_a_batch_has_two_examples() -> None:
     """Cures are in the order of the loss that the same steps of each reach; a frozen norm is no scheme."""
     torch.manual_seed(0)

@@ -133,22 +133,6 @@ def test_network_and_optimizer_are_unchanged() -> None:
         assert torch.equal(after["state"][key]["momentum_buffer"], buffers["momentum_buffer"])
 
 
-def test_diagnosis_as_data_and_text() -> None:
-    network = nl.convert(narrow(30), "none")
-    diagnosis = diagnose(network, vectors(), optimizer=SGD(network.parameters(), lr=1e-12))
-    data = json.loads(json.dumps(diagnosis.to_dict()))
-    assert data["healthy"] is False
-    assert [finding["kind"] for finding in data["findings"]] == kinds(diagnosis)
-    severities = [finding["severity"] for finding in data["findings"]]
-    assert severities == sorted(severities, reverse=True)
-    assert all(0 < severity <= 1 for severity in severities)
-    words = " ".join(str(diagnosis).split())
-    for finding in diagnosis.findings:
-        assert finding.title in words
-        assert finding.theory in words
-        assert finding.cure.words in words
-
-
 def test_branch_that_never_grew_in_training() -> None:
     torch.manual_seed(0)
     network = nl.convert(narrow(6), "skipinit")

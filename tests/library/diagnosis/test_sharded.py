@@ -1,4 +1,4 @@
-"""Optimizers made before and after a network is sharded by FSDP2."""
+"""Optimizers made before and after a network is sharded by FSDP2, and what refuses such a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import AdamW, Optimizer
 
 import normless as nl
 from normless.models import resnet_cifar
@@ -70,18 +70,6 @@ def test_an_optimizer_from_before_is_stale_and_one_from_afterwards_is_not(name: 
     # One that still holds some of the weights trains those.
     assert seen == ([] if first_only else ["untrained_parameters"])
     assert kinds_of("after", name, first_only) == ([], [])
-
-
-@pytest.mark.usefixtures("_alone")
-def test_a_diagnosis_says_what_it_leaves_out_and_the_decay_is_judged_by_a_map() -> None:
-    model = resnet_cifar(8, classes=3)
-    mapped, batch = nl.residual_map(model), (torch.randn(8, 3, 16, 16), torch.arange(8) % 3)
-    sharded(model)
-    diagnosis = nl.diagnose(
-        model, batch, optimizer=SGD(model.parameters(), 0.1, weight_decay=0.1), residual_map=mapped
-    )
-    assert "sharded" in str(diagnosis)
-    assert [one.kind for one in diagnosis.advice] == ["decayed_gamma_stem"]
 
 
 @pytest.mark.usefixtures("_alone")

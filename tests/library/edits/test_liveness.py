@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import normless as nl
-from normless.edits import Edit, Surgery
-from normless.errors import UnstableConversionWarning, UnsupportedEditError
+from normless.errors import UnstableConversionWarning
 
 X = torch.randn(4, 8)
 
@@ -108,26 +107,3 @@ def test_tiny_learned_factors_start_at_one(make: Callable[[], Tensor], scheme: s
 def test_trained_and_large_factors_stay() -> None:
     for make in (lambda: torch.linspace(1e-6, 1e-3, 8), lambda: torch.full((8,), 0.1)):
         assert torch.equal(nl.convert(factored(make), "fixup", X)[1].factor, make())  # type: ignore[no-untyped-call]
-
-
-class Silence(Edit):
-    """Take the parameter out of the outputs."""
-
-    def apply(self, surgery: Surgery) -> None:
-        surgery.model.get_buffer("share").zero_()
-
-
-def test_a_gradient_of_rounding_errors_was_not_alive() -> None:
-    """A parameter whose gradient is a small share of that of others."""
-
-    def noisy(share: float) -> nn.Module:
-        model = written(
-            lambda m, x: m.blocks(x) + m.noise * m.share, "", blocks=branches(), noise=nn.Parameter(torch.ones(()))
-        )
-        model.register_buffer("share", torch.tensor(share))
-        return model
-
-    scheme = nl.Scheme("Mine", (Silence(),))
-    assert not nl.convert(noisy(1e-9), scheme, X).get_buffer("share")
-    with pytest.raises(UnsupportedEditError, match="noise"):
-        nl.convert(noisy(1e-3), scheme, X)

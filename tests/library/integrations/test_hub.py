@@ -129,14 +129,3 @@ def test_nothing_that_a_downloaded_recipe_names_is_run(
     with pytest.raises(nl.RecipeError, match="a recipe cannot hold it" if setting == "forward" else "was not run"):
         HubNetwork.from_pretrained(tmp_path)
     assert not (tmp_path / "marker").exists()
-
-
-@pytest.mark.parametrize("model", [f"{__file__}:Hub", "mine:net", "transformers:./checkpoint"])
-def test_what_the_hub_would_not_have_is_refused_before_a_file_is_written(model: str, tmp_path: Path) -> None:
-    with pytest.raises(nl.RecipeError, match="Leave the model out"):
-        HubNetwork(converted(), model)
-    file = tmp_path / "mine.py"
-    file.write_text("from normless.schemes import skipinit as own\n")
-    net = nl.convert(resnet_cifar(8, classes=3), f"{file}:own", X)
-    with pytest.raises(nl.RecipeError, match="together with its file"):
-        HubNetwork(net, SPEC)

@@ -48,7 +48,7 @@ def test_names_and_shapes_are_those_of_torchvision(name: str) -> None:
     assert parameter_count(ours) == parameter_count(theirs)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnext50_32x4d", "resnet50"])
+@pytest.mark.parametrize("name", ["resnext50_32x4d", "resnet50"])
 def test_outputs_statistics_and_gradients_are_those_of_torchvision(name: str) -> None:
     """Of ResNet-50 as V1 of He et al. (2016a): conv3_1, conv4_1 and conv5_1 have the stride in their first 1×1."""
     theirs = disturbed(torchvision.models.get_model(name)).double()

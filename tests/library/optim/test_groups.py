@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from timm.optim import create_optimizer_v2
-from timm.scheduler import create_scheduler_v2
 from torch import nn
 
 import normless as nl
@@ -52,19 +50,6 @@ def test_without_gradients_parameters_shrink_by_the_rate_and_the_decay_of_their_
         factor = math.prod(1 - rate * 0.5**step * decays.get(group, 0.0) for step in range(3))
         for name in names:
             torch.testing.assert_close(net.get_parameter(name).detach(), before[name] * factor, rtol=1e-13, atol=0)
-
-
-def test_timms_factories_keep_the_rates_of_the_groups() -> None:
-    net = nl.convert(resnet_cifar(8), "fixup")
-    groups = nl.param_groups(net, lr=0.1, weight_decay=5e-4, scalar_lr_scale=0.1)
-    optimizer = create_optimizer_v2(groups, opt="sgd", lr=0.1)
-    scheduler, _ = create_scheduler_v2(optimizer, "cosine", num_epochs=10, warmup_epochs=2)
-    for epoch in (2, 5, 9):
-        scheduler.step(epoch)
-        rates = {group["name"]: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
-        expected = 0.05 * (1 + math.cos(math.pi * epoch / 10))
-        assert rates["weights"] == pytest.approx((expected, 5e-4))
-        assert rates["scalars"] == pytest.approx((0.1 * expected, 0))
 
 
 def decayed(model: nn.Module, policy: Any) -> set[str]:

@@ -1,13 +1,8 @@
-"""Which parameters decay by default depends on the kind of network; hidden matrices for Muon; tables by hand."""
+"""Which parameters decay by default depends on the kind of network; hidden matrices for Muon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fnmatch import fnmatchcase
-
 import pytest
-import timm
-import torch
 from gallery import ROWS
 from torch import Tensor, nn
 
@@ -87,40 +82,3 @@ def test_hidden_matrices_are_muons(name: str) -> None:
     listed = [id(one) for part in (groups.muon, groups.rest) for group in part for one in group["params"]]
     assert sorted(listed) == sorted(names)
     assert not groups.muon or "hidden" in str(groups)
-
-
-VIT = {"depth": 2, "embed_dim": 24, "num_heads": 2, "img_size": 32, "patch_size": 8, "num_classes": 5}
-NF = {"depths": (2, 1), "channels": (32, 64), "skipinit": True, "num_classes": 5}
-# The group of every parameter, by the first pattern that matches its name.
-TABLES: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "NF-ResNet": (
-        lambda: timm.create_model("nf_resnet26", **NF),
-        "biases: *bias; scalars: *.skipinit_gain; gains: *.gain; weights: *.weight",
-    ),
-    "ViT": (
-        lambda: timm.create_model("vit_tiny_patch16_224", init_values=1e-5, **VIT),
-        "biases: *bias; rest: cls_token pos_embed; gamma_last: blocks.*.norm*; gamma_other: norm.weight; "
-        "layer_scale: blocks.*.ls?.gamma; weights: *.weight",
-    ),
-    # One bias of its qkv layer is joined from q_bias, zeros and v_bias.
-    "BEiT": (
-        lambda: timm.create_model("beit_base_patch16_224", **VIT),
-        "biases: *bias *relative_position_bias_table; rest: cls_token; gamma_last: blocks.*.norm*; "
-        "gamma_other: fc_norm.weight; layer_scale: blocks.*.gamma_?; weights: *.weight",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_every_parameter_is_in_the_group_of_the_table(name: str) -> None:
-    build, text = TABLES[name]
-    model, table = build().train(), [part.split(": ") for part in text.split("; ")]
-    patterns = [(pattern, group) for group, listed in table for pattern in listed.split()]
-    expected = {
-        parameter: next(group for pattern, group in patterns if fnmatchcase(parameter, pattern))
-        for parameter, _ in model.named_parameters()
-    }
-    names = {id(one): key for key, one in model.named_parameters()}
-    groups = nl.param_groups(model, torch.zeros(2, 3, 32, 32), **RATES)
-    assert {names[id(one)]: group["name"] for group in groups for one in group["params"]} == expected
-    assert {*expected.values()} == {group for group, _ in table}

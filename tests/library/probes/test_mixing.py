@@ -89,42 +89,6 @@ def test_double_precision_separates_mixing_from_rounding(single: bool, said: boo
     assert ("may be rounding" in culprit.reason) is said
 
 
-STEPS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
-    "linear": (lambda: nn.Linear(6, 6), False),
-    "relu": (lambda: nn.ReLU(inplace=True), False),
-    "dropout": (lambda: nn.Dropout(0.3), False),
-    "layer_norm": (lambda: nn.LayerNorm(6), False),
-    "softmax": (lambda: nn.Softmax(dim=1), False),
-    "identity": (nn.Identity, False),
-    "folded": (lambda: code(lambda x: x.view(-1, 3).tanh().view(-1, 6)), False),
-    "batch_norm": (lambda: nn.BatchNorm1d(6), True),
-    "centre": (lambda: code(lambda x: x - x.mean(0)), True),
-    "largest": (lambda: code(lambda x: x / (1 + x.abs().max())), True),
-    "softmax_over_batch": (lambda: nn.Softmax(dim=0), True),
-}
-
-
-def in_turn(m: Any, x: Tensor) -> Tensor:
-    """x + f(x) for every step f in turn, so that no step hides another."""
-    for step in m.steps:
-        x = x + step(x.clone())
-    return x
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    names=st.lists(st.sampled_from(sorted(STEPS)), max_size=6), batch=st.integers(3, 7), seed=st.integers(0, 2**16)
-)
-def test_exactly_the_mixing_steps_are_named(names: list[str], batch: int, seed: int) -> None:
-    torch.manual_seed(seed)
-    found = nl.mixes_examples(
-        Written(in_turn, steps=nn.ModuleList(STEPS[name][0]() for name in names)), torch.randn(batch, 6)
-    )
-    assert [module.path for module in found.modules] == [
-        f"steps.{i}" for i, name in enumerate(names) if STEPS[name][1]
-    ]
-
-
 @settings(max_examples=40, deadline=None)
 @given(batch=st.integers(2, 9), data=st.data())
 def test_every_pair_of_examples_is_covered(batch: int, data: st.DataObject) -> None:

@@ -68,17 +68,3 @@ def test_sequences(model: nn.Module, culprits: list[str]) -> None:
     for training, batch in ((True, 6), (False, 4)):
         found = nl.mixes_examples(model.train(training), torch.randn(batch, 6, 8))
         assert [module.path for module in found.modules] == culprits
-
-
-def experts(capacity: int | None = None) -> nn.Module:
-    """Every token goes to one expert; the number of tokens there changes the rounding of its sums."""
-
-    def forward(m: Any, x: Tensor) -> Tensor:
-        tokens = x.flatten(0, 1)
-        chosen, output = m.router(tokens).argmax(1), torch.zeros_like(tokens)
-        for index, expert in enumerate(m.experts):
-            sent = (chosen == index).nonzero().flatten()[:capacity]
-            output[sent] = expert(tokens[sent])
-        return (tokens + output).view_as(x)
-
-    return Written(forward, router=nn.Linear(96, 3), experts=nn.ModuleList(nn.Linear(96, 96) for _ in range(3)))

@@ -77,13 +77,6 @@ def out(net: Net, x: Tensor) -> Tensor:
 
 
 @case()
-def data(net: Net, x: Tensor) -> Tensor:
-    y = torch.empty_like(x)
-    y.data = (x + net.branch(x)).data
-    return y
-
-
-@case()
 def inference_mode(net: Net, x: Tensor) -> Tensor:
     with torch.inference_mode():
         y = x + net.branch(x)
@@ -107,12 +100,6 @@ def selected_by_values(net: Net, x: Tensor) -> Tensor:
 def functional_call(net: Net, x: Tensor) -> Tensor:
     weights = {name: p * 1.0 for name, p in net.lin.named_parameters()}
     return x + torch.func.functional_call(net.lin, weights, net.norm(x))  # type: ignore[no-any-return]
-
-
-@case()
-def fourier(net: Net, x: Tensor) -> Tensor:
-    spectrum = torch.fft.fft(net.branch(x))
-    return x + torch.fft.ifft(spectrum * torch.exp(1j * torch.ones(4))).real  # type: ignore[no-any-return]
 
 
 class Add(torch.autograd.Function):

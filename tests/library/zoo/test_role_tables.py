@@ -21,8 +21,6 @@ TABLES = {
     "resnet18": ({}, "stem: bn1; last: *.bn2; down: *.downsample.1; other: *.bn1",
                  {"stem": 1, "last": 8, "down": 3, "other": 8}),
     "resnet50": ({}, BOTTLENECKS, COUNTS),
-    "resnext50_32x4d": ({}, BOTTLENECKS, COUNTS),
-    "wide_resnet50_2": ({}, BOTTLENECKS, COUNTS),
     # No norm in the stem, one behind the last block; norm1 of each stage's first block lies before the fork.
     "resnetv2_50": ({}, "last: *.norm3; down: stages.*.blocks.0.norm1; other: *",
                     {"last": 16, "down": 4, "other": 12 + 16 + 1}),

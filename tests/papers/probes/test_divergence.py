@@ -65,7 +65,7 @@ def test_a_network_that_starts_beyond_the_limit_has_no_update() -> None:
     assert find_divergence(Parabola(1.0, 3.0), [(ONE, ONE)], 0.1, plain_sgd, loss=value, limit=8.0).diverged
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.floats(-3, 2.5), st.floats(1.05, 3), st.floats(-4, 3))
 def test_the_limit_of_a_parabola_is_found_to_the_resolution(power: float, resolution: float, start: float) -> None:
     curvature = 10**power

@@ -1,4 +1,4 @@
-"""The tasks of runs on text: parameter groups, checkpoints of transformers, the schedule and the loss per token."""
+"""The tasks of runs on text: checkpoints of transformers, the schedule and the loss per token."""
 
 from __future__ import annotations
 
@@ -9,33 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from text_helpers import BERT, quick
+from text_helpers import BERT
 
 from normless.models import TokenNumbers, text_classifier
-from normless.optim import param_groups
-from normless.residual import residual_map
 from normless_lab.train import RunDirectory, train
 from normless_papers.text import TextConfig, TextResult
 from normless_papers.text.text_task import TextTask
 from normless_papers.text.translation_task import inverse_square_root, token_cross_entropy
-
-
-def task_of(config: TextConfig, folder: Path) -> TextTask:
-    return TextTask(config, RunDirectory(folder / "run", TextConfig, TextResult))
-
-
-def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
-    config = quick(tmp_path, decay_policy="weights+last", weight_decay=0.5, beta2=0.95, epsilon=1e-6)
-    task = task_of(config, tmp_path)
-    network, inputs = task.build_network(), task.example_inputs()
-    found = residual_map(network, *inputs)
-    optimizer = task.build_optimizer(network, found)
-    assert type(optimizer) is torch.optim.AdamW
-    expected = param_groups(network, *inputs, lr=3e-3, weight_decay=0.5, policy="weights+last")
-    decays = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
-    assert decays == {group["name"]: group["weight_decay"] for group in expected}
-    assert {name for name, decay in decays.items() if decay} == {"weights", "gamma_last"}
-    assert all((group["betas"], group["eps"]) == ((0.9, 0.95), 1e-6) for group in optimizer.param_groups)
 
 
 def checkpoint(folder: Path) -> Path:

@@ -6,12 +6,10 @@ import gzip
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.error import URLError
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch.hub
 
 from normless_lab.data import DataFormatError, DataNotFoundError, load_data
 from normless_lab.data.downloads import fetch_files
@@ -56,24 +54,6 @@ def test_labelled_sentences_are_tested_on_dev(tmp_path: Path, end: str, data: st
     for part, rows in ((text.train, TRAIN), (text.test, DEV)):
         assert part.sentences == tuple(sentence.strip() for sentence, _ in rows)
         assert part.labels == tuple(int(label) for _, label in rows)
-
-
-MISTAKES = [
-    ({"train": tsv(TRAIN, "text\tlabel")}, "no column 'sentence' among text, label"),
-    ({"train": tsv([*TRAIN, ("one cell",)])}, "The column 'label' of .*train.tsv has ''"),
-    ({"train": b"\xff\xfe"}, "train.tsv is not a table of text in UTF-8"),
-    ({"dev": tsv([("new", "2")])}, "dev.tsv has the class '2', which train.tsv has not; that has 0, 1"),
-    ({"dev": tsv([("0", "none")], "index\tsentence")}, "no test or dev with classes .* dev.tsv has no classes"),
-]
-
-
-@pytest.mark.parametrize(("files", "sentence"), MISTAKES)
-def test_every_mistake_in_a_file_has_its_sentence(tmp_path: Path, files: dict[str, bytes], sentence: str) -> None:
-    glue(tmp_path / "text")
-    for name, content in files.items():
-        (tmp_path / "text" / f"{name}.tsv").write_bytes(content)
-    with pytest.raises(DataFormatError, match=sentence):
-        labelled(tmp_path / "text")
 
 
 def write_text(path: Path, lines: Sequence[str]) -> None:
@@ -164,17 +144,6 @@ def test_talks_are_read_as_distributed(tmp_path: Path) -> None:
 
 def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
-
-
-def test_without_a_network_the_message_tells_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(url: str, dst: str, hash_prefix: str | None = None, progress: bool = True) -> None:
-        Path(dst).write_bytes(b"half")
-        raise URLError("no route to host")
-
-    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    with pytest.raises(DataNotFoundError, match=r"(?s)multi30k is not in .*train\.de.*https.*no route.*by hand"):
-        load_data("multi30k", root=tmp_path, kind=ParallelText)
-    assert files_in(tmp_path) == []
 
 
 def test_files_are_fetched_once_and_each_against_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
