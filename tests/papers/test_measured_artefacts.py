@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 from papers_helpers import assert_whole, carried_out, check_of
 
 from normless_papers.artefact import Context
+from normless_papers.gamma.variance import _second_moment, _with_mean
 from normless_papers.skipinit.appendix_c import MEAN_SQUARE
 
 HOLDS, OPEN = frozenset({"holds"}), frozenset({"holds", "inconclusive"})
@@ -57,10 +59,6 @@ FAST = {
     "skipinit/batch-norm-definition": Case(),
     "skipinit/equation-1": Case(),
     "skipinit/regularized-skipinit": Case({"draws": 200}),
-<<<<<<< HEAD
-=======
-    "skipinit/appendix-g-resnet50-v2": Case({"side": 32, "images": 1}),
->>>>>>> h-tests4
     "zeroinit/training-protocol": Case({"tables": 3}),
     "understanding-bn/equation-1": Case(),
     "understanding-bn/equation-2": Case({"draws": 20, "examples": 8}),
@@ -73,18 +71,12 @@ FAST = {
     "understanding-bn/scale-and-distribution-do-not-matter": Case({"size": 60, "factors": (1, 3), "runs": 3}),
     "understanding-bn/proposition-1": Case({"width": 5, "draws": 2, "conditions": (1.5, 3.0, 10.0)}),
     "understanding-bn/figure-5": Case(DIVERGING, ANY),
-<<<<<<< HEAD
-=======
-    "understanding-bn/figure-6": Case(DIVERGING, ANY),
-    "understanding-bn/figure-24": Case(TINY | {"factor": 64.0}, ANY),
->>>>>>> h-tests4
     "understanding-bn/dominating-channels": Case(TINY, ANY),
     **{f"understanding-bn/table-{number}": Case(TINY, ANY) for number in (1, 4)},
     **{f"understanding-bn/figure-{number}": Case(TINY, ANY) for number in (2, 3, 4, 7, 13, 14, 19, 20, 21, 22, 23)},
 }
 SLOW = {
     "fixup/equation-1": Case({"blocks": 6, "draws": 6}, OPEN),
-<<<<<<< HEAD
     "skipinit/appendix-c-covariance": Case({"blocks": 2, "deep": 8}, rows=2 * 3 * 3),
     "skipinit/appendix-g-resnet50-v2": Case({"side": 32, "images": 1}),
     "zeroinit/linear-at-init": Case({"depths": (10, 40), "images": 8, "draws": 4}, ANY, rows=4),
@@ -92,11 +84,6 @@ SLOW = {
     "understanding-bn/figure-6": Case(DIVERGING, ANY),
     "understanding-bn/figure-18": Case(TINY | {"minibatches": 2}, ANY),
     "understanding-bn/figure-24": Case(TINY | {"factor": 64.0}, ANY),
-=======
-    "zeroinit/linear-at-init": Case({"depths": (10, 40), "images": 8, "draws": 4}, ANY, rows=4),
-    "understanding-bn/equation-4": Case(TINY | {"layers": (18,)}, ANY),
-    "understanding-bn/figure-18": Case(TINY | {"minibatches": 2}, ANY),
->>>>>>> h-tests4
     "understanding-bn/maximal-learning-rate": Case(TINY | {"minibatches": 2}, ANY),
     "fixup/fixup": Case(
         {"written_out": 14, "images": 2, "side": 8},
@@ -135,3 +122,14 @@ def test_the_printed_term_in_1_b_of_appendix_c_fails_at_small_batches(context: C
     assert failed == ["Batch size 8: μ² with its term in 1/b is 0.4035 of l"]
     small = merged[(merged["batch"] == 8) & (merged["quantity"] == MEAN_SQUARE)].iloc[0]
     assert small["value_measured"] == pytest.approx(1 / math.pi + 0.18 / 8, rel=0.05)
+
+
+def test_the_mean_that_equation_11_ignores_is_what_a_stream_that_is_not_negative_keeps() -> None:
+    """E[ReLU(x + f)²] against a draw of f for every x; centred x, the look-alike, have the half of the text."""
+    gamma, centred = torch.tensor([0.3, 1.5]), torch.randn(2000, 2, 8, 8)
+    f = gamma.view(1, 2, 1, 1) * torch.randn_like(centred)
+    half = float(gamma.square().mean()) / 2
+    for x, halves in ((centred, True), (centred.abs(), False)):
+        drawn, formula = _second_moment(torch.relu(x + f)), (_second_moment(x) / 2 + half)
+        assert _with_mean(x, gamma) == pytest.approx(drawn, rel=0.01)
+        assert (formula == pytest.approx(drawn, rel=0.02)) == halves

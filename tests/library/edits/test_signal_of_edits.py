@@ -40,24 +40,6 @@ def test_the_recursion_of_a_pre_activation_network(depth: int, scheme: str, stag
     assert len(found) == 3 * (depth - 4) // 6
 
 
-<<<<<<< HEAD
-# A convolution's output variance strays by about √(2 / (channels · independent positions)) and the block's own
-# weights; averages over blocks of three draws at width 8 stay within 3%, single blocks within 12%.
-def test_the_signal_of_a_wide_resnet_follows_the_recursion() -> None:
-    sums, branches = [], []
-    for seed in range(3):
-        torch.manual_seed(seed)
-        net = nl.convert(wrapped(wide_resnet(16, 8)), FREE)
-        table = nl.probe(net, torch.randn(8, 3, 8, 8), ["signal"]).signal
-        skip = np.array([1, 1.04, 1, 1.04, 1, 1.04])
-        sums.append(np.stack([table["skip_variance"] / skip, table["sum_variance"] / (skip + 0.04)]))
-        branches.append(table["branch_variance"] / 0.04)
-    assert np.mean(np.concatenate([*sums, np.stack(branches)])) == pytest.approx(1, abs=0.03)
-    assert np.max(np.abs(np.mean(np.stack(sums), axis=0) - 1)) < 0.12
-
-
-=======
->>>>>>> h-tests4
 def test_a_block_is_the_papers_formula() -> None:
     """x + α·f(x/β) with γ at every activation, in a network with biases; the projecting block reads x/β on both."""
     net = edited(wide_resnet(16, 1), *EDITS).double()
