@@ -20,6 +20,7 @@ from normless_papers.experiments.protocol import asked_by
 from normless_papers.planning.campaign import Campaign, Entry
 from normless_papers.results.run_file import rebuilt, write_runs
 
+pytestmark = pytest.mark.slow
 TRAINING, MEASUREMENT = "fixup/figure-4", "understanding-bn/figure-12"
 EFFORT = Effort(
     data="digits(train=96, test=50)",
