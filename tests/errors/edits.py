@@ -51,6 +51,11 @@ def block(**parts: Any) -> nn.Module:
     return Written(lambda m, x: x + m.g(F.relu(m.f(m.norm(x)))), **layers | parts)
 
 
+def skipped(model: nn.Module) -> nn.Module:
+    """Convert a network by its map of four examples on one example, for which it leaves its branch out."""
+    return nl.convert(model, "skipinit", ROWS[:1], residual_map=nl.residual_map(model, ROWS))
+
+
 def branches(*blocks: nn.Module) -> nn.Sequential:
     """Blocks between linear layers."""
     return nn.Sequential(nn.Linear(8, 8), *(blocks or (block(), block())), nn.LayerNorm(8), nn.Linear(8, 3))
@@ -180,6 +185,7 @@ CONVERTED: list[tuple[Any, ...]] = [
     (DENSE, ROWS, "skipinit(alpha=sqrt(L))", "a number or at 1/sqrt(L)"),
     *((whole_numbers(dtype), ROWS, scheme, "weight of 0, a Linear", str(dtype)) for dtype, scheme in TYPES.items()),
 ]  # fmt: skip
+SOMETIMES = written(lambda m, x: m.h(x if len(x) == 1 else x + m.g(F.relu(m.f(x)))))
 TEXTS = {
     "none + Zero()": ("no edit 'Zero'", "The edits are AddQKNorm", "FILE.py:NAME"),
     "none + HeadDropout(p=0.2)": ("HeadDropout takes probability", "not take p"),
@@ -201,5 +207,6 @@ ERRORS = [
     Wrong("nrm", lambda: nl.convert(branches(), "none", ROWS, only="1.nrm"), ValueError, "only='1.nrm'", "1.norm?"),
     Wrong("part of others", lambda: nl.convert(DENSE, "none", only=nn.Linear(1, 1)), ValueError, "Linear"),
     Wrong("part f", lambda: nl.convert(branches(), "rezero", ROWS, only="1.f"), Unsupported, "no residual block"),
+    Wrong("left out", lambda: skipped(SOMETIMES), Unsupported, "calls g 0 times instead of once"),
     Wrong("no gain", lambda: activation_gain(nn.PReLU(device="meta")), MissingValuesError, "PReLU", "no values"),
 ]  # fmt: skip

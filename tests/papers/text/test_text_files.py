@@ -103,6 +103,7 @@ def assert_is_the_text(text: ParallelText) -> None:
 def test_multi30k_is_read_from_its_folder(tmp_path: Path) -> None:
     write_sets(tmp_path / "multi30k", "train val test_2016_flickr", ".gz")
     text = parallel(tmp_path, "multi30k")
+    assert (text.name, text.title()) == ("multi30k", "multi30k, de to en")
     assert_is_the_text(text)
     assert parallel(tmp_path, "multi30k(source='en', target='de')").train == Pairs(*reversed(text.train))
 
