@@ -225,3 +225,20 @@ def test_forward_code_may_read_the_parameters_of_a_removed_norm() -> None:
     assert not any("norm" in name for name in net.state_dict())
     assert not list(net.norm2.buffers()), "nothing reads its parameters"
     assert net.double()(x.double()).dtype == torch.float64
+
+
+class RootNorm(nn.Module):
+    """A root norm with a constant factor of its own, a ReLU and a clamp."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(F.normalize(x, dim=1) * 2.0 * self.gain).clamp(max=2)
+
+
+def test_functions_inside_a_written_norm_are_left() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), RootNorm(), nn.Flatten(), nn.Linear(144, 5)), torch.randn(2, 3, 8, 8)
+    net = nl.convert(model, "none(keep_scale=False)", x)
+    torch.testing.assert_close(net(x), model[3](torch.relu(model[0](x)).clamp(max=2).flatten(1)))

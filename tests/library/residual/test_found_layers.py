@@ -12,6 +12,7 @@ from written_networks import Written, linear_layers
 
 from normless import residual_map
 from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual.classify import kind_of
 
 WIDTH = 8
 SEQUENCE = torch.randn(2, 3, WIDTH)
@@ -44,3 +45,16 @@ def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() 
     assert found.norms == {":g": "last"}
     assert found.by_path[":g"].gamma == "g"
     assert (found.by_path[":s"].kind, found.by_path[":s"].gamma) == ("scale", "s")
+
+
+def test_a_dropout_at_rate_0_is_not_a_layer() -> None:
+    rates = (0.0, 0.1)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Dropout(rate)) for rate in rates)).train()
+    found = [layer.path for layer in residual_map(model, torch.randn(2, 4)).layers() if layer.kind == "dropout"]
+    assert found == ["1.1"]
+    assert [kind_of(nn.Dropout(rate)) for rate in rates] == [None, "dropout"]
+
+
+def test_a_row_of_the_table_names_layers_by_what_they_are() -> None:
+    model = written(lambda m, x: x + m.f(F.relu(x)), "f")
+    assert "relu → linear 8→8  identity" in str(residual_map(model, torch.randn(2, WIDTH)))
