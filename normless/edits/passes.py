@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +68,25 @@ class _Followed(Observer):
 def passed(surgery: Surgery, model: nn.Module, training: bool) -> Pass:
     """Run a network on the example inputs in one mode, with a fixed random weighting of all outputs as the loss.
 
-    Modes, buffers, gradients and random states are as before afterwards.
+    Modes, buffers, gradients, random states and the parameters that forward code writes are as before afterwards.
     """
+    with _kept(model, surgery.map.flow.written):
+        return _passed(surgery, model, training)
+
+
+@contextmanager
+def _kept(model: nn.Module, names: set[str]) -> Iterator[None]:
+    """Restore the values of parameters of these names."""
+    values = [(own, own.detach().clone()) for name, own in model.named_parameters() if name in names]
+    try:
+        yield
+    finally:
+        for parameter, value in values:
+            parameter.data.copy_(value)
+
+
+def _passed(surgery: Surgery, model: nn.Module, training: bool) -> Pass:
+    """Run the pass."""
     seen = Pass(training)
     names, parameters = [], []
     for name, parameter in model.named_parameters():

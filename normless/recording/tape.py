@@ -86,6 +86,7 @@ class Tape(TorchDispatchMode):
         outputs: the nodes of the tensors that the network returns.
         returns_tensor: whether it returns a single tensor.
         follows_values: whether values that depend on the inputs decide what runs.
+        written: the names of the parameters that forward code overwrites.
         only_reads: whether forward code reads a number now that does not decide anything yet.
     """
 
@@ -98,6 +99,7 @@ class Tape(TorchDispatchMode):
         self.outputs: list[Node] = []
         self.returns_tensor = False
         self.follows_values = False
+        self.written: set[str] = set()
         self.only_reads = False
         self._around: tuple[tuple[str, ...], tuple[int, ...]] = ("",), (0,)
         self._latest: Any = None
@@ -216,6 +218,8 @@ class Tape(TorchDispatchMode):
             memory: Any = tensor.untyped_storage() if storage > 0 else tensor
             if memory.device.type != "meta":
                 self._saved[storage] = memory, memory.clone()
+                kind, name = self._names.get(id(self._older[storage]), ("", ""))
+                self.written |= {name} if kind == "parameter" else set()
 
     def _write(self, tensor: Tensor, node: Node) -> None:
         """Let all tensors in the memory that a node wrote into have its values."""

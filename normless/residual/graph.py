@@ -143,6 +143,7 @@ class Dataflow:
         outputs: the operations that the network returns.
         calls: all calls in forward code, including those on constants.
         called: the modules that run, including those that read no input, such as position embeddings.
+        written: the names of the parameters that forward code overwrites.
         follows_values: whether control flow depends on integers in tensors, so that the operations hold only for the
             example inputs.
     """
@@ -152,6 +153,7 @@ class Dataflow:
     calls: list[Call] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     follows_values: bool = False
+    written: set[str] = field(default_factory=set)
 
     def __getitem__(self, index: int) -> Operation:
         return self.operations[index]

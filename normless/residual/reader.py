@@ -41,7 +41,7 @@ class _Reader:
         self.fixed: dict[Node, Fixed] = {}
         # The first concatenation or selection of the same parts.
         self.joined: dict[Any, Node] = {}
-        self.flow = Dataflow(calls=tape.recorder.calls, follows_values=tape.follows_values)
+        self.flow = Dataflow(calls=tape.recorder.calls, follows_values=tape.follows_values, written=tape.written)
         for node in tape.nodes:
             if node.kind == "call":
                 self._call(node)

@@ -107,3 +107,16 @@ def test_tiny_learned_factors_start_at_one(make: Callable[[], Tensor], scheme: s
 def test_trained_and_large_factors_stay() -> None:
     for make in (lambda: torch.linspace(1e-6, 1e-3, 8), lambda: torch.full((8,), 0.1)):
         assert torch.equal(nl.convert(factored(make), "fixup", X)[1].factor, make())  # type: ignore[no-untyped-call]
+
+
+def test_passes_that_verify_keep_the_parameters_that_forward_code_writes() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            m.average.mul_(0.9).add_(0.1 * m.f.weight.mean(0))
+        h = m.f(x)
+        return h + m.g(m.norm(h))
+
+    average = nn.Parameter(torch.ones(8), requires_grad=False)
+    model = written(forward, "f g", average=average, norm=nn.LayerNorm(8))
+    assert torch.equal(nl.convert(model, "skipinit", X).get_parameter("average"), torch.ones(8))
+    assert torch.equal(average, torch.ones(8))
