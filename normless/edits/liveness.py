@@ -63,9 +63,9 @@ def check_life(surgery: Surgery, evaluation: Pass, original: nn.Module | None) -
                 "since another zero follows on the same branch, or a function that is flat at zero, such as a ReLU; "
                 "skipinit opens such branches by a multiplier in their sum."
             )
-        if empty:
+        if (path := next((path for path, is_empty in empty.items() if is_empty), None)) is not None:
             raise UnsupportedEditError(
-                f"A multiplier that starts at 0 is not possible at {empty[0]} of this {kind}: its "
+                f"A multiplier that starts at 0 is not possible at {path} of this {kind}: its "
                 "branch returns 0 on the example inputs anyway, so neither would ever get a gradient. Let the "
                 "multiplier start at 1, as skipinit(alpha=1) does."
             )
@@ -116,21 +116,19 @@ def _openable(surgery: Surgery, original: nn.Module | None) -> Iterator[dict[str
 
 
 @contextmanager
-def _empty_branches(surgery: Surgery) -> Iterator[list[str]]:
-    """List the multipliers that start at 0 after a branch that was 0 in the latest pass, when they were open."""
+def _empty_branches(surgery: Surgery) -> Iterator[dict[str, bool]]:
+    """Note for each multiplier that starts at 0 whether only its branch, not its input, was 0 in the latest pass."""
     empty: dict[str, bool] = {}
-    found: list[str] = []
 
     def note(path: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
         empty[path] = bool(source.any()) and not bool(branch.any())
-        found[:] = [path for path, is_empty in empty.items() if is_empty]
 
     modules = [named for named in surgery.model.named_modules() if isinstance(named[1], (ScalarAffine, ResidualSum))]
     multipliers = ((path, module.multiplier) for path, module in modules)
     closed = [path for path, value in multipliers if isinstance(value, Tensor) and not value.any()]
     with surgery.hooked(closed, note):
-        yield found
+        yield empty
 
 
 def check_finite(surgery: Surgery, seen: Pass, original: nn.Module | None) -> bool:
