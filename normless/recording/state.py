@@ -68,14 +68,16 @@ def _restoring(pending: list[Any]) -> list[Restore]:
         if id(value) in seen:
             continue
         seen[id(value)] = value
-        kind: type = type(value)
-        if kind in _CONTAINERS and not value:
-            empty.append(value)
-            continue
-        parts, restore = _visit_of(kind)(value)
-        pending.extend([part for part in parts if type(part) not in _ATOMS])
+        parts, restore = _visit_of(type(value))(value)
         if restore is not None:
             restoring.append(restore)
+        for part in parts:
+            # Most of what modules hold are numbers and empty containers.
+            kind: type = type(part)
+            if kind in _CONTAINERS and not part:
+                empty.append(part)
+            elif kind not in _ATOMS:
+                pending.append(part)
     return restoring
 
 

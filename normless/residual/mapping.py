@@ -115,8 +115,8 @@ def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:
     return {
         path
         for path, module in model.named_modules()
-        if (isinstance(module, NORMS) or kind_of(module) == "weight")
-        and path not in ran
+        if path not in ran
+        and (isinstance(module, NORMS) or kind_of(module) == "weight")
         and used.isdisjoint(f"{path}.{name}" for name, _ in module.named_parameters())
     }
 

@@ -50,8 +50,8 @@ class _Tracer:
         self.layers = layers
         self.flow = layers.flow
         self.finder = SumFinder(layers)
-        modules = model.named_modules(remove_duplicate=False)
-        self._sum_modules = {path for path, module in modules if isinstance(module, ResidualSum)}
+        modules = layers.names.modules
+        self._sum_modules = {path for path, module in modules.items() if isinstance(module, ResidualSum)}
 
     def map(self) -> ResidualMap:
         between = self.flow.between
