@@ -24,6 +24,7 @@ class Run:
         path: the module's path.
         module: the module.
         inputs: its positional arguments, until it ends.
+        keywords: its keyword arguments, until it ends.
         number: the number of this run among those of the module, from 0.
         order: the number of this run among those of all modules.
         around: the call that runs the module, if calls are recorded; None for the network itself.
@@ -33,6 +34,7 @@ class Run:
     path: str
     module: nn.Module
     inputs: Any = None
+    keywords: Any = None
     number: int = 0
     order: int = 0
     around: Any = None
@@ -56,7 +58,7 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
     order = count()
     thread = get_ident()
 
-    def before(path: str, module: nn.Module, inputs: Any) -> None:
+    def before(path: str, module: nn.Module, inputs: Any, keywords: Any) -> None:
         nonlocal order
         # torch.cond compiles its branches with these hooks.
         if torch.compiler.is_dynamo_compiling() or get_ident() != thread:
@@ -65,7 +67,7 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
             running.clear()
             counts.clear()
             order = count()
-        run = Run(path, module, inputs, counts[path], next(order))
+        run = Run(path, module, inputs, keywords, counts[path], next(order))
         counts[path] += 1
         if enter is not None:
             enter(run)
@@ -76,14 +78,15 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
             run = running.pop()
             if leave is not None:
                 leave(run, output)
-            run.inputs = None
+            run.inputs = run.keywords = None
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
             # TorchScript refuses these hooks; its modules count as part of the module around them.
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            stack.callback(module.register_forward_pre_hook(partial(before, path), prepend=True).remove)
+            enters = module.register_forward_pre_hook(partial(before, path), prepend=True, with_kwargs=True)
+            stack.callback(enters.remove)
             # What hooks of the person make of the output is no part of the module.
             stack.callback(module.register_forward_hook(after, prepend=True, always_call=True).remove)
         yield running

@@ -68,7 +68,8 @@ def _restoring(pending: list[Any]) -> list[Restore]:
         if id(value) in seen:
             continue
         seen[id(value)] = value
-        parts, restore = _visit_of(type(value))(value)
+        own: type = type(value)
+        parts, restore = _visit_of(own)(value)
         if restore is not None:
             restoring.append(restore)
         for part in parts:

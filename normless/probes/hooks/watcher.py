@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from normless.nn import ResidualSum
 from normless.nn.channels import per_channel
 from normless.probes.hooks.additions import intercepted
+from normless.recording import Run, followed
 from normless.registry import Registry
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 
@@ -151,34 +151,26 @@ def attach_hooks(setting: Setting, watchers: Sequence[Watcher]) -> Iterator[None
 
 
 def _attach_to_layers(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack) -> None:
-    calls: dict[str, dict[int, tuple[Layer, list[Watcher]]]] = defaultdict(dict)
+    calls: dict[tuple[str, int], tuple[Layer, list[Watcher]]] = {}
     concerned = [watcher for watcher in watchers if overrides(watcher, "on_layer", "on_layer_gradient")]
     for layer in setting.map.layers():
         interested = [watcher for watcher in concerned if watcher.wants(layer)]
         if interested and layer.called and ":" not in layer.path:
-            calls[layer.path][layer.call] = layer, interested
+            calls[layer.path, layer.call] = layer, interested
             continue
         for watcher in interested:
             reason = "it is not a module that is called, so its tensors are not seen"
             watcher.missed.append(Unresolved(layer.path, reason))
-    counter: Counter[str] = Counter()
+
+    def leave(run: Run, output: Any) -> None:
+        layer, interested = calls.get((run.path, run.number), (None, []))
+        x, y = first_tensor((run.inputs, run.keywords)) if layer else None, first_tensor(output)
+        for watcher in interested if x is not None and y is not None else ():
+            watcher.on_layer(layer, run.module, x.detach(), y.detach())
+            _on_gradient(y, watcher, "on_layer_gradient", layer, run.module, x.detach())
+
     if calls:
-        stack.callback(setting.model.register_forward_pre_hook(lambda *_: counter.clear()).remove)
-
-    def hook(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        known = calls[path].get(counter[path])
-        counter[path] += 1
-        x, y = first_tensor((args, kwargs)), first_tensor(output)
-        if known is None or x is None or y is None:
-            return
-        layer, interested = known
-        for watcher in interested:
-            watcher.on_layer(layer, module, x.detach(), y.detach())
-            _on_gradient(y, watcher, "on_layer_gradient", layer, module, x.detach())
-
-    for path in calls:
-        module = setting.model.get_submodule(path)
-        stack.callback(module.register_forward_hook(partial(hook, path), with_kwargs=True).remove)
+        stack.enter_context(followed(setting.model, leave=leave))
 
 
 def _on_gradient(tensor: Tensor, watcher: Watcher, method: str, *arguments: Any) -> None:
