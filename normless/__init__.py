@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from normless._version import __version__ as __version__
     from normless.conversion import convert as convert
     from normless.conversion import plan as plan
-    from normless.diagnosis import Diagnosis as Diagnosis
-    from normless.diagnosis import Finding as Finding
-    from normless.diagnosis import Watch as Watch
-    from normless.diagnosis import WatchWarning as WatchWarning
-    from normless.diagnosis import treat as treat
-    from normless.diagnosis.diagnose import diagnose as diagnose
-    from normless.diagnosis.watch import watch as watch
+    from normless.doctor import Diagnosis as Diagnosis
+    from normless.doctor import Finding as Finding
+    from normless.doctor import Watch as Watch
+    from normless.doctor import WatchWarning as WatchWarning
+    from normless.doctor import treat as treat
+    from normless.doctor.diagnose import diagnose as diagnose
+    from normless.doctor.trained import Health as Health
+    from normless.doctor.trained import diagnose_trained as diagnose_trained
+    from normless.doctor.watch.watch import watch as watch
     from normless.edits import EDITS as EDITS
     from normless.edits import Change as Change
     from normless.edits import Edit as Edit
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
     from normless.folding import fold as fold
     from normless.folding import freeze as freeze
     from normless.folding import fuse_for_inference as fuse_for_inference
-    from normless.health import Health as Health
-    from normless.health import diagnose_trained as diagnose_trained
     from normless.optim import adaptive_gradient_clipping as adaptive_gradient_clipping
     from normless.optim import clip_in_step as clip_in_step
     from normless.optim import param_groups as param_groups

@@ -10,8 +10,8 @@ from normless.registry import EXTENSIONS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from normless.diagnosis import Watch
-    from normless.health import Health
+    from normless.doctor import Watch
+    from normless.doctor.trained import Health
     from normless.probes import Measurements
     from normless.residual import ResidualMap
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from normless.diagnosis import Diagnosis, diagnose
+from normless.doctor import Diagnosis, diagnose
 from normless.probes import Loss
 from normless.residual import ResidualMap
 
@@ -50,6 +50,6 @@ def assert_trains(
     new = [found.kind for found in diagnosis.findings if found.kind not in known]
     if new:
         raise AssertionError(
-            f"This {type(model).__name__} does not train: {', '.join(new)}.\n\n{diagnosis.report(why=False)}"
+            f"This {type(model).__name__} does not train: {', '.join(new)}.\n\n{diagnosis.full(why=False)}"
         )
     return diagnosis

@@ -21,8 +21,8 @@ CHANGES = {
 # Where else it changes, by file, and why that is safe.
 ELSEWHERE = {
     "normless/probes/dependence/mixing.py": "parts of `mixes_examples`, which has the lock",
-    "normless/diagnosis/examples.py": "a part of `diagnose`, within preserve_random_state",
-    "normless/diagnosis/flow.py": "a part of `diagnose` or, with the lock, of a watch",
+    "normless/doctor/rules/examples.py": "a part of `diagnose`, within preserve_random_state",
+    "normless/doctor/facts/flow.py": "a part of `diagnose` or, with the lock, of a watch",
     "normless/saving/state.py": "a part of `save`, within `running`",
     "normless_lab/train/turns.py": "within `entered`",
     "normless_lab/train/loop.py": "a part of a turn, which has the lock",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from normless.errors import NormlessError
 
 if TYPE_CHECKING:
-    from normless.diagnosis import Finding
+    from normless.doctor import Finding
 
 _FORMAT = 1
 

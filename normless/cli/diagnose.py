@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from normless.cli.batch import Subject
-    from normless.diagnosis import Diagnosis, Finding, Treatment
+    from normless.doctor import Diagnosis, Finding, Treatment
 
 _MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
 
@@ -58,7 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="make experiments on copies if the batch cannot be fitted and no cause is found",
     )
     add_trained_arguments(parser)
-    parser.add_argument("--why", action="store_true", help="print the theory of every finding")
+    parser.add_argument("--full", action="store_true", help="print all findings, and what every check measured")
+    parser.add_argument("--why", action="store_true", help="print all of this and the theory of every finding")
     add_json_flag(parser)
     group = parser.add_argument_group("continuous integration")
     group.add_argument(
@@ -94,7 +95,8 @@ def run(namespace: Namespace) -> int:
             diagnosis, treatment = _of_training(namespace, subject)
             facts, head, scheme = subject.facts(namespace), subject.heading(namespace), subject.scheme
     facts |= diagnosis.to_dict()
-    text = f"{head}\n{diagnosis.report(why=namespace.why)}"
+    shown = diagnosis.full(why=namespace.why) if namespace.full or namespace.why else str(diagnosis)
+    text = f"{head}\n{shown}"
     if namespace.apply:
         facts["treatment"] = None if treatment is None else treatment.to_dict()
         what = "nothing to apply: no scheme repairs a finding" if treatment is None else _side_by_side(treatment)
@@ -119,7 +121,7 @@ def run(namespace: Namespace) -> int:
 
 def _of_training(namespace: Namespace, subject: Subject) -> tuple[Diagnosis, Treatment | None]:
     """Diagnose the training of the network, and with `--apply` treat it."""
-    from normless.diagnosis import diagnose, treat
+    from normless.doctor import diagnose, treat
 
     optimizer = _optimizer(namespace, subject)
     diagnosis = diagnose(

@@ -13,7 +13,7 @@ from normless._version import __version__
 from normless.spec import jsonable, split_source
 
 if TYPE_CHECKING:
-    from normless.diagnosis import Diagnosis, Finding
+    from normless.doctor import Diagnosis, Finding
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 # Relative paths start at the root of the repository, where the command runs.

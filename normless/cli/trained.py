@@ -16,7 +16,7 @@ from normless.spec import is_saved, split_source
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from normless.health import Health
+    from normless.doctor.trained import Health
     from normless.models import Shape
 
 # Options of the diagnosis of a training, with their values if they are not given.
@@ -63,11 +63,11 @@ def check_trained_arguments(namespace: Namespace) -> None:
 
 def health_of(namespace: Namespace) -> tuple[Health, dict[str, Any], str]:
     """Build or load the network and diagnose it; return the result, facts for ``--json``, and a heading."""
-    from normless.health import diagnose_trained
+    from normless.doctor.trained import diagnose_trained
 
     network, batches, data = _subject(namespace)
     health = diagnose_trained(network, batches, loss=_loss, most=namespace.batches)
-    from normless.health.batches import read_batches
+    from normless.doctor.facts.batches import read_batches
 
     inputs = read_batches(network, batches, 1)[0][0]
     facts = {"model": namespace.model, "scheme": None, "input": shapes(inputs), "data": data, "seed": namespace.seed}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from normless.diagnosis import Watch
+from normless.doctor import Watch
 from normless.removal import Removal, remove_norms
 
 # One library under two names, each with its own classes.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from normless.diagnosis import Watch
+from normless.doctor import Watch
 from normless.errors import RecipeError
 from normless.removal import Removal, remove_norms
 

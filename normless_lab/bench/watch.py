@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.diagnosis import Watch
+from normless.doctor import Watch
 from normless.models import resnet_cifar
 from normless_lab.bench.step import ImageBench, training_step
 from normless_lab.bench.timing import ratio_table, seconds_in_turns

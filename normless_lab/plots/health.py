@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from normless.health import Health
-from normless.health.limits import QUANTITIES, Quantity
+from normless.doctor.trained import Health
+from normless.doctor.trained.limits import QUANTITIES, Quantity
 from normless_lab.plots.axes import FONT_SIZE, SMALL_FONT_SIZE, new_panels
 from normless_lab.plots.palette import GRID, QUIET, SCHEME_INKS, TEXT
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from normless.diagnosis import Watch
-from normless.health import Health
+from normless.doctor import Watch
+from normless.doctor.trained import Health
 from normless.probes import PROBES, Measurements
 from normless.residual import ResidualMap
 from normless_lab.plots.grammars.heat_map import heat_map

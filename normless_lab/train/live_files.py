@@ -12,7 +12,7 @@ from normless_lab.train.directory import RunDirectory
 from normless_lab.train.run_listener import RunListener, RunStart
 
 if TYPE_CHECKING:
-    from normless.diagnosis import Watch
+    from normless.doctor import Watch
 
 SECONDS = 1.0
 

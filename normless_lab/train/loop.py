@@ -41,7 +41,7 @@ from normless_lab.train.task import EpochTraining, Task
 from normless_lab.train.turns import Steps
 
 if TYPE_CHECKING:
-    from normless.diagnosis import Watch
+    from normless.doctor import Watch
 
 # On an accelerator, reading losses waits for all work in flight, so they are read together.
 STEPS_BETWEEN_READS = 25
@@ -203,7 +203,7 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watc
     watch = None
     if watched:
         # Only a watched training needs the checks of `diagnose`, which take a while to import.
-        from normless.diagnosis import Watch
+        from normless.doctor import Watch
 
         watch = Watch(wrapped.module)
     training = Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along, watch)

@@ -22,7 +22,7 @@ from normless_lab.train.loggers import Logger
 from normless_lab.train.run_listener import RunListener, RunStart
 
 if TYPE_CHECKING:
-    from normless.diagnosis import Watch
+    from normless.doctor import Watch
 
 
 class LoggerError(NormlessError, RuntimeError):

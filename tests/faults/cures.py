@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 import normless as nl
-from normless.diagnosis import Cure
-from normless.diagnosis.cures import optimizer_like, treated
-from normless.diagnosis.steps import set_groups
+from normless.doctor import Cure
+from normless.doctor.experiments.cures import optimizer_like, treated
+from normless.doctor.experiments.steps import set_groups
 from normless.residual import residual_map
 from tests.faults.catalogue import Case, Training
 from tests.faults.diagnosers import diagnosis_of

@@ -163,9 +163,13 @@ def _attach_to_layers(setting: Setting, watchers: Sequence[Watcher], stack: Exit
             watcher.missed.append(Unresolved(layer.path, reason))
 
     def leave(run: Run, output: Any) -> None:
-        layer, interested = calls.get((run.path, run.number), (None, []))
-        x, y = first_tensor((run.inputs, run.keywords)) if layer else None, first_tensor(output)
-        for watcher in interested if x is not None and y is not None else ():
+        if (run.path, run.number) not in calls:
+            return
+        layer, interested = calls[run.path, run.number]
+        x, y = first_tensor((run.inputs, run.keywords)), first_tensor(output)
+        if x is None or y is None:
+            return
+        for watcher in interested:
             watcher.on_layer(layer, run.module, x.detach(), y.detach())
             _on_gradient(y, watcher, "on_layer_gradient", layer, run.module, x.detach())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless.diagnosis.watch import WatchWarning
+from normless.doctor.watch.watch import WatchWarning
 from normless_lab.train import RunListener, TrainConfig, train
 from normless_lab.train import live_files as module
 

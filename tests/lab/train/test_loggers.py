@@ -13,7 +13,7 @@ import pytest
 from run_helpers import Interrupt
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from normless.diagnosis import WatchWarning
+from normless.doctor import WatchWarning
 from normless.errors import NormlessError
 from normless_lab.train import TrainConfig, train
 

@@ -1,0 +1,12 @@
+"""Diagnosis of a network: what keeps it from training, the evidence, the theory, and the edit that repairs it."""
+
+from normless.doctor.diagnose import diagnose as diagnose
+from normless.doctor.findings import Check as Check
+from normless.doctor.findings import Cure as Cure
+from normless.doctor.findings import Finding as Finding
+from normless.doctor.report import Diagnosis as Diagnosis
+from normless.doctor.treatment import Treatment as Treatment
+from normless.doctor.treatment import treat as treat
+from normless.doctor.watch.watch import Watch as Watch
+from normless.doctor.watch.watch import WatchWarning as WatchWarning
+from normless.doctor.watch.watch import watch as watch

@@ -1,0 +1,225 @@
+"""`nl.diagnose`: find what keeps a network from training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from normless._internal.arguments import require_network
+from normless._internal.copying import is_sharded
+from normless._internal.exclusive import exclusive
+from normless.doctor.experiments import batches, investigation, settings, trial
+from normless.doctor.experiments.cures import with_tried_cures
+from normless.doctor.facts.batches import Batches, are_several, read_batches
+from normless.doctor.facts.examination import BackwardError, Examination, PassError
+from normless.doctor.facts.flow import tensors
+from normless.doctor.findings import Check, Evidence, Finding, finding
+from normless.doctor.report import Diagnosis
+from normless.doctor.rules import (
+    blocks,
+    columns,
+    construction,
+    data,
+    direction,
+    examples,
+    finite,
+    information,
+    invariance,
+    layers,
+    leaks,
+    losses,
+    modes,
+    optimizer,
+    outputs,
+    pairing,
+    reach,
+    recurrence,
+    reshapes,
+    stopped,
+    targets,
+    terms,
+    units,
+    unread,
+)
+from normless.errors import InputsError, NormlessError
+from normless.probes import Loss, own_loss, split_batch
+from normless.residual import ResidualMap
+from normless.residual import residual_map as find_residual_map
+
+# Checks of one recorded pass, and checks of the residual map.
+OF_PASS = (
+    *(modes.check_state, finite.check_finite, data.check_values, pairing.check_pairing),
+    *(columns.check_scale, reach.check_reach),
+    *(outputs.check_last_activation, losses.check_meaning, outputs.check_dependence, units.check_equal_units),
+    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics),
+    examples.check_examples,
+    *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
+    *(layers.check_nonlinearity, layers.check_first_layer),
+    *(construction.check_calls, construction.check_initial_scale),
+    stopped.check_stops,
+    leaks.check_leaks,
+    reshapes.check_reshapes,
+    unread.check_unread,
+    invariance.check_invariance,
+)
+OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
+# The name of what was not checked because something else forbids it.
+REST = "everything else"
+
+
+@exclusive
+def diagnose(
+    model: nn.Module,
+    batch: Any,
+    *,
+    loss: Loss = F.cross_entropy,
+    optimizer: Optimizer | None = None,
+    residual_map: ResidualMap | None = None,
+    trial_steps: int = 20,
+    investigate: bool | None = None,
+) -> Diagnosis:
+    """Find what keeps a network from training, on one batch in training mode, or on several.
+
+    The network and the optimizer are not changed; trial steps are made on copies. A scheme is offered as a cure only
+    if a converted copy lowers the loss in trial steps, with the optimizer's class or SGD, at one of several rates.
+
+    A healthy network costs about 10 training steps and 25 to 40 with an optimizer. A
+    rate that fails costs 5 more steps. A cure that is tried costs one conversion and 40 to 100 steps.
+
+    Args:
+        batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of
+            arguments, targets are whatever the loss takes. Inputs alone suffice for a network that returns its loss.
+            Of several, a list or a DataLoader, the first is examined; a copy takes 100 steps on others, and held ones
+            are compared with the best constant outputs. At most 64 are read.
+        loss: called as `loss(outputs, targets)` with what the network returns (a tensor, a tuple, a dictionary, an
+            object), or with the logits in it if the loss does not take that; losses of torch get the logits. A loss
+            that does not take the targets, or has a second argument named `batch`, is called as
+            `loss(outputs, batch)` with the whole batch.
+        optimizer: the optimizer of the training; if None, weight decay and learning rate are not checked.
+        residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
+        trial_steps: the number of trial steps of the optimizer and of each cure. If 0, nothing is tried, and all
+            schemes that fit are proposed.
+        investigate: whether to make experiments if the batch cannot be fitted, or only slowly, and no cause is known:
+            another optimizer or loss, other inputs and targets, layers initialized anew, and the forward pass without
+            one of its operations, such as dropout, norms and masks. Each takes 60 steps on a copy. If None, they are
+            made for small networks that cannot be fitted.
+
+    Raises:
+        ValueError: the batch is not a pair, or has no targets and the network returns no loss.
+        InputsError: the network does not run on the inputs, or the loss fails on targets that are not tensors.
+    """
+    require_network(model)
+    several = read_batches(model, batch, batches.MOST) if are_several(batch) else []
+    inputs, labels = several[0] if several else split_batch(batch)
+    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
+        raise InputsError(
+            f"Expected a network with values, got lazy parameters ({lazy[0]}): call it on a batch first."
+        )
+    if labels is None and loss is F.cross_entropy:
+        loss = own_loss
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        trial_steps = 0
+    examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
+    checks = _run(examination, trial_steps, investigate, several)
+    if checks[-1].name == REST:
+        return Diagnosis(checks, (), max(len(several), 1))
+    cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
+    checks = tuple(
+        replace(check, findings=tuple(_located(examination, next(cured)) for _ in check.findings)) for check in checks
+    )
+    return Diagnosis(checks, examination.passed.missed, max(len(several), 1))
+
+
+def _located(exam: Examination, found: Finding) -> Finding:
+    """Return a finding with the line of the person's code that calls the first of its modules."""
+    place = found.where[0] if found.where else ""
+    for path in (place, place.rpartition(".")[0]):
+        calls = (call for call in exam.passed.flow.calls if path and f"{call.path}.".startswith(f"{path}."))
+        line = next((call.line for call in calls if call.line is not None), None)
+        if line is not None:
+            return replace(found, line=str(line))
+    return found
+
+
+def _run(exam: Examination, steps: int, investigate: bool | None, several: Batches) -> tuple[Check, ...]:
+    """Run the checks until one blocks the others; each knows what those before it found."""
+    checks: list[Check] = []
+    for check in _checks(exam, steps, investigate, several):
+        checks.append(check)
+        exam.found += check.findings
+        if check.asked:
+            (exam.faulty if check.verdict == "wrong" else exam.fine).add(check.name)
+        if check.blocks:
+            checks.append(Check(REST, f"repair the {check.name} first: no pass can be judged before", asked=False))
+            break
+    return tuple(checks)
+
+
+def _checks(exam: Examination, steps: int, investigate: bool | None, several: Batches) -> Iterator[Check]:
+    """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
+    if is_sharded(exam.model):
+        yield optimizer.check_optimizer(exam)
+        why = "the weights are sharded, and a pass of one process waits for the others: diagnose before fully_shard"
+        yield Check(REST, why, asked=False)
+        return
+    yield data.check_inputs(exam)
+    try:
+        exam.map = exam.map or find_residual_map(exam.model, example_inputs=exam.inputs)
+    except NormlessError as error:
+        exam.unmapped = str(error)
+    try:
+        yield data.check_targets(exam)
+    except BackwardError as error:
+        yield _failed_backward(error)
+        return
+    except RuntimeError as error:
+        integers = [tensor for tensor in tensors(exam.inputs) if not tensor.is_floating_point()]
+        # After the pass, only the loss raises errors.
+        said = str(error.__cause__ or error)
+        if "more than 1 value per channel" in said and isinstance(error, PassError):
+            evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
+            refused = finding("refused_single_element", 1.0, (error.place,), evidence)
+            yield Check("norms", "one of them reads a single value", (refused,), blocks=True)
+            return
+        if "passed" in vars(exam) or not integers or "type" not in said:
+            raise
+        evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": said.splitlines()[0]}
+        yield Check("types", "the network takes floats", (finding("integer_inputs", 1.0, (), evidence),), blocks=True)
+        return
+    for check in OF_PASS:
+        yield check(exam)
+    if exam.map is None:
+        yield Check("residual blocks", f"the network has no residual map: {exam.unmapped}", asked=False)
+    elif any(gradient is not None for gradient in exam.passed.gradients.values()):
+        for on_map in OF_MAP:
+            yield on_map(exam)
+    else:
+        yield Check("residual blocks", "there is no gradient to measure", asked=False)
+    yield optimizer.check_optimizer(exam)
+    yield direction.check_direction(exam)
+    yield trial.check_trial(exam, steps)
+    yield columns.check_target_scale(exam)
+    yield terms.check_terms(exam)
+    yield targets.check_relation(exam)
+    yield settings.check_settings(exam, steps)
+    if several and steps:
+        yield batches.check_batches(exam, several)
+    yield information.check_information(exam)
+    yield recurrence.check_time(exam)
+    yield investigation.check_experiments(exam, steps, investigate)
+
+
+def _failed_backward(error: BackwardError) -> Check:
+    evidence: Evidence = {"message": error.message}
+    where: tuple[str, ...] = ()
+    words = ""
+    if (call := error.call) is not None:
+        where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
+    failed = finding("backward_failed", 1.0, where, evidence, words=words)
+    return Check("backward pass", "it raises an error", (failed,), blocks=True)

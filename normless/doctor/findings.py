@@ -1,0 +1,147 @@
+"""Findings of a diagnosis: cause, evidence, theory and cure; their texts are in `findings.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from normless.spec import jsonable
+
+_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
+
+# Kinds of findings in the signal and the gradients of one pass.
+OF_SIGNAL = {
+    texts.get("kind", name)
+    for name, texts in _TEXTS.items()
+    if (_TEXTS.get(texts.get("like", ""), {}) | texts).get("signal")
+}
+
+Evidence = Mapping[str, float | int | str]
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A repair of a finding.
+
+    Attributes:
+        words: what to do, with the call that does it.
+        schemes: texts of the schemes that repair it and fit the network, the best one first; empty if no edit does.
+        losses: the loss of each scheme after trial steps at its best rate; empty if no steps were made.
+        settings: values for the groups of the optimizer that belong to it; `lr` is the largest rate of all groups.
+        is_tried: whether trial steps were made with it; `words` says what became of the loss.
+    """
+
+    words: str
+    schemes: tuple[str, ...] = ()
+    losses: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    is_tried: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that keeps a network from training, now or later.
+
+    Attributes:
+        kind: an identifier, such as `growing_variance`.
+        severity: a number from 0 to 1 by which findings are ranked.
+        title: one sentence with the most important number.
+        evidence: measured and predicted numbers by name.
+        where: qualified names of the blocks, layers or parameters concerned.
+        theory: the reason why it is a problem, with the paper.
+        cure: the repair.
+        advice: whether the network trains all the same.
+        line: the line of the person's code at which the first of these modules is called, if it is known.
+    """
+
+    kind: str
+    severity: float
+    title: str
+    evidence: Evidence
+    where: tuple[str, ...]
+    theory: str
+    cure: Cure
+    advice: bool = False
+    line: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as data for JSON."""
+        data: dict[str, Any] = jsonable(asdict(self))
+        return data
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a check.
+
+    Attributes:
+        summary: the measurement in words and numbers, or the reason why it was not made.
+        findings: the findings; empty if nothing is wrong.
+        asked: False if the check does not apply or could not be made.
+        blocks: whether its findings must be repaired before other checks can run.
+    """
+
+    name: str
+    summary: str
+    findings: tuple[Finding, ...] = ()
+    asked: bool = True
+    blocks: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """`wrong`, `advice`, `fine` or `not asked`."""
+        if self.findings:
+            return "advice" if all(finding.advice for finding in self.findings) else "wrong"
+        return "fine" if self.asked else "not asked"
+
+
+class NotAsked(Exception):  # noqa: N818
+    """A check does not apply or cannot be made; the message is the reason."""
+
+
+Steps = Generator[Finding, None, str]
+Given = ParamSpec("Given")
+
+
+def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps]], Callable[Given, Check]]:
+    """Turn a generator that yields findings and returns a summary, or raises `NotAsked`, into a check."""
+
+    def made(steps: Callable[Given, Steps]) -> Callable[Given, Check]:
+        @wraps(steps)
+        def checked(*args: Given.args, **named: Given.kwargs) -> Check:
+            running, findings = steps(*args, **named), []
+            try:
+                while True:
+                    findings.append(next(running))
+            except StopIteration as end:
+                return Check(name, end.value, tuple(findings), blocks=blocks and bool(findings))
+            except NotAsked as reason:
+                return Check(name, str(reason), tuple(findings), bool(findings), blocks and bool(findings))
+
+        return checked
+
+    return made
+
+
+def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: Any) -> Finding:
+    """Create a finding from the texts of its kind, formatted with its evidence and further `words`.
+
+    The word `norms` is the position of the norms in blocks, see `Examination.norms_placed`; some cures depend on it.
+    The word `settings` are those of the cure.
+    """
+    texts = _TEXTS[kind]
+    texts = _TEXTS.get(texts.get("like", ""), {}) | texts
+    schemes = tuple(texts.get(f"schemes_{words.pop('norms', '')}", texts.get("schemes", ())))
+    settings = words.pop("settings", texts.get("settings", {}))
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    # The network's own forward code has an empty name.
+    where = tuple(name or "forward" for name in where)
+    words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
+    kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
+    advice = texts.get("advice", False)
+    theory = texts["theory"].format_map(words) if texts.get("formats_theory") else texts["theory"]
+    return Finding(kind, severity, title, evidence, where, theory, Cure(cure, schemes, settings=settings), advice)

@@ -1,0 +1,1 @@
+"""The checks of a diagnosis: what is wrong, from the facts."""

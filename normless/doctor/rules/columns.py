@@ -1,0 +1,204 @@
+"""Checks of the columns that the first layer reads: their scales, offsets, and integers that may be categories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from normless.doctor.experiments.steps import fits, tried
+from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.flow import tensors
+from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
+
+# Inputs of this size are too large for weights that are initialized for inputs of variance 1.
+LARGE = 10.0
+# Inputs that are all below this are hidden by the biases of the first layer.
+TINY = 0.02
+# The share of the mean square that is variance, below which the mean hides the differences between examples.
+HIDDEN = 1e-3
+# One column outweighs the others if its deviation is this multiple of their median.
+UNEQUAL = 100.0
+# Integers with this many different values in a column may be categories.
+CATEGORIES = 20
+# The first four moments of standard normal values and the variances of their estimates from one value; values are
+# standard normal if theirs differ by less than this many standard errors, of at most MOST values. SEVERAL are needed.
+NORMAL, ERRORS, SEVERAL, MOST = ((0.0, 1.0), (1.0, 2.0), (0.0, 15.0), (3.0, 96.0)), 4.0, 1000, 10**4
+# Trial steps with other data, and the share of the loss of guessing that they must reach. With several targets, steps
+# must leave more than LEFT of the first loss, and those with standardized targets less than LEFT of that.
+STEPS, BETTER, LEFT = 60, 0.9, 0.25
+_OF_LAST_AXIS = {"linear", "lstm", "gru", "rnn_tanh", "rnn_relu", "addmm"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A tensor of the inputs, and the deviations and means of its columns (or channels)."""
+
+    given: Tensor
+    axis: int
+
+    @property
+    def values(self) -> Tensor:
+        """The values with the columns on the last axis, in float64."""
+        return self.given.detach().double().movedim(self.axis, -1).flatten(0, -2)
+
+
+def first_columns(exam: Examination) -> Columns | None:
+    """Return the columns that the first weight layer reads, if it reads the inputs as they were given."""
+    flow = exam.passed.flow
+    given = {flow.of(tensor): tensor for tensor in tensors(exam.inputs)}
+    for event in exam.passed.events:
+        call = flow.of(event.output)
+        if event.kind != "weight" or call is None or event.name.startswith("embedding"):
+            continue
+        source, shape = call.reads[0]
+        tensor = None if source is None else given.get(source.origin())
+        if tensor is None or tensor.shape != shape or tensor.dim() < 2 or tensor.layout != torch.strided:
+            continue
+        return Columns(tensor, tensor.dim() - 1 if event.name in _OF_LAST_AXIS else 1)
+    return None
+
+
+@check("scale of the inputs")
+def check_scale(exam: Examination) -> Steps:
+    """Look for inputs far from the scale of weights, and for columns that outweigh or hide others."""
+    columns = first_columns(exam)
+    given = [tensor for tensor in tensors(exam.inputs) if tensor.layout == torch.strided]
+    floats = [tensor.detach() for tensor in given if tensor.is_floating_point() and tensor.numel()]
+    if columns is not None and not columns.given.is_complex() and columns.given.numel():
+        floats.append(columns.given.detach())
+    if not floats:
+        raise NotAsked("the inputs are integers, or sparse")
+    x = max(floats, key=Tensor.numel).double()
+    size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
+    # The map has norms that are written out in forward code too.
+    layers = exam.map.layers() if exam.map else ()
+    has_norms = any(layer.kind == "norm" for layer in (*exam.passed.events, *layers))
+    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+    found = None if columns is None else next(_of_columns(columns, size, has_norms), None)
+    if found is not None and isfinite(exam.passed.loss):
+        yield found
+    elif size > LARGE and not has_norms:
+        # If the inputs overflow, the operation that overflows first is not the cause.
+        yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
+    elif size > LARGE and (hidden := _beside_noise(exam)) > LARGE:
+        yield finding("hidden_noise", 0.86, (), evidence | {"beside": hidden})
+    elif 0 < evidence["largest"] < TINY and not has_norms:
+        yield finding("tiny_inputs", 0.86, (), evidence)
+    return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
+
+
+def _beside_noise(exam: Examination) -> float:
+    """Return the largest deviation of an example's inputs without the noise in them that is the target; 0 if none is.
+
+    A denoiser reads a · x + s · ε and returns ε. Where ε is large, as for s ≫ 1, its inputs are large too.
+    """
+    targets = exam.targets
+    if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.numel() < SEVERAL:
+        return 0.0
+    t = targets.detach().double()
+    for power, (moment, variance) in enumerate(NORMAL, 1):
+        if abs(float(t.pow(power).mean()) - moment) > ERRORS * (variance / min(t.numel(), MOST)) ** 0.5:
+            return 0.0
+    largest = 0.0
+    for x in tensors(exam.inputs):
+        if x.shape == t.shape and x.is_floating_point():
+            rows, noise = x.detach().double().flatten(1), t.flatten(1)
+            share = (rows * noise).sum(1, keepdim=True) / noise.square().sum(1, keepdim=True)
+            largest = max(largest, float((rows - share * noise).std(1).max()))
+    return largest
+
+
+def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Finding]:
+    """Report integers that may be categories, columns that outweigh others, and means that hide the differences."""
+    values = columns.values
+    deviations, count = values.std(0, correction=0), values.shape[1]
+    largest = int(deviations.argmax())
+    evidence: dict[str, float | int | str] = {"column": largest, "columns": count}
+    deviation = evidence["deviation"] = float(deviations[largest])
+    column = values[:, largest]
+    distinct = torch.unique(column).numel()
+    is_whole = bool(((column == column.round()) & (column >= 0)).all())
+    if columns.given.dim() == 2 and is_whole and distinct >= CATEGORIES and size > LARGE and not has_norms:
+        yield finding("integer_columns", 0.96, (), evidence | {"largest": float(column.max()), "values": distinct})
+    others = deviations[(deviations > 0) & (deviations < deviations[largest])]
+    if others.numel() and float(others.median()) < deviation / UNEQUAL:
+        yield finding("unequal_columns", 0.955, (), evidence | {"median": float(others.median())})
+    share = float(deviations.square().mean()) / max(size**2, 1e-300)
+    if 0 < share < (HIDDEN if not has_norms else HIDDEN**2):
+        means = float(values.mean(0).abs().max())
+        yield finding("hidden_inputs", 0.9, (), {"share": share, "mean": means, "deviation": float(deviations.max())})
+
+
+@check("scale of the targets")
+def check_target_scale(exam: Examination) -> Steps:
+    """Compare trial steps with the targets and with standardized ones, where their size is far from the outputs'."""
+    outputs, targets = exam.passed.logits.detach().double(), exam.targets
+    if not isinstance(targets, Tensor) and tensors(targets):
+        yield from _of_several(exam)
+        return "several targets"
+    if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.numel() != outputs.numel():
+        raise NotAsked("they are not values of the outputs' shape")
+    t = targets.detach().double()
+    size, deviation, made = (
+        float(value) for value in (t.square().mean().sqrt(), t.std(correction=0), outputs.square().mean().sqrt())
+    )
+    summary = f"up to {float(t.abs().max()):.3g}; the outputs have the size {made:.3g}"
+    is_far = size > LARGE * max(made, 1.0) or 0 < deviation < made / UNEQUAL
+    # Targets out of the range of the outputs are reported as such.
+    is_known = exam.knows("activation_after_classifier")
+    if not is_far or is_known or deviation == 0 or not exam.trials or exam.optimizer is None:
+        return summary
+    own, other = exam, standardized_targets(exam)
+    before, after = (tried(each, exam.optimizer, STEPS)[1] for each in (own, other))
+    if before.end > BETTER * own.guessing and after.end < BETTER * other.guessing and not fits(own, before):
+        evidence = {"mean": float(t.mean()), "deviation": deviation, "outputs": made, "steps": STEPS}
+        evidence |= {"loss": before.end, "loss_of_guessing": own.guessing, "share": after.end / other.guessing}
+        yield finding("unscaled_targets", 0.87, (), evidence)
+    return summary
+
+
+def _of_several(exam: Examination) -> Iterator[Finding]:
+    """Report large targets among several, if only steps with these targets standardized lower the loss."""
+    made = max((_size(output) for output in tensors(exam.passed.output) if output.is_floating_point()), default=1.0)
+    large = [
+        target
+        for target in tensors(exam.targets)
+        if target.is_floating_point() and _size(target) > LARGE * max(made, 1.0) and float(target.std()) > 0
+    ]
+    if not large or not exam.trials or exam.optimizer is None or any(fits(exam, trial) for trial in exam.trials):
+        return
+
+    def scaled(value: Any) -> Any:
+        return _standardized(value) if any(value is target for target in large) else value
+
+    other = replace(exam, targets=tree_map(scaled, exam.targets))
+    before, after = (tried(each, exam.optimizer, STEPS)[1] for each in (exam, other))
+    own_share, share = (trial.end / trial.losses[0] for trial in (before, after))
+    if own_share > LEFT and share < LEFT * own_share:
+        widest = max(large, key=_size).detach().double()
+        evidence = {"mean": float(widest.mean()), "deviation": float(widest.std()), "outputs": made, "steps": STEPS}
+        evidence |= {"loss": before.end, "first": before.losses[0], "share": share}
+        yield finding("unscaled_targets_of_several", 0.87, (), evidence)
+
+
+def _size(values: Tensor) -> float:
+    return float(values.detach().double().square().mean().sqrt())
+
+
+def standardized_targets(exam: Examination) -> Examination:
+    """Return the examination of the same network with targets of mean 0 and variance 1."""
+    return replace(
+        exam, targets=_standardized(exam.targets), trials=[], found=[], fine=set(), faulty=set(), dropped={}
+    )
+
+
+def _standardized(values: Tensor) -> Tensor:
+    t = values.detach().double()
+    scaled: Tensor = (t - t.mean(0)) / t.std(0, correction=0).clamp(min=1e-12)
+    return scaled.to(values.dtype)

@@ -1,0 +1,163 @@
+"""Checks of outputs that are invariant where the targets are not: norms that remove what is to be predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from math import isfinite
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.influence import with_leaf
+from normless.doctor.findings import Evidence, Finding, Steps, check, finding
+from normless.errors import InputsError
+
+# The targets depend on a statistic of the inputs if it explains this share of their variance.
+EXPLAINED = 0.5
+# Fewer examples may agree by chance.
+SEVERAL = 16
+# Outputs are invariant if they change by less than this share of their differences between examples.
+SAME = 1e-2
+# Means and norms of outputs count as fixed if they differ by less than this share.
+FIXED = 1e-2
+# Fixed outputs count if they keep the loss above the lowest by more than this share of the loss of guessing.
+OUT_OF_REACH = 0.1
+MANY_CHANNELS = 16
+
+
+@check("invariances")
+def check_invariance(exam: Examination) -> Steps:
+    """Look for outputs that do not depend on the level or the scale of inputs on which the targets depend."""
+    yield from _narrow_norms(exam)
+    yield from _fixed_outputs(exam)
+    targets = [y for y in tensors(exam.targets) if y.dim() and y.numel() == len(y) >= SEVERAL]
+    for number, x in enumerate(tensors(exam.inputs)):
+        is_usual = x.is_floating_point() and x.layout == torch.strided and x.dim() > 1 and x[0].numel() > 2
+        if not is_usual or not targets or len(targets[0]) != len(x):
+            continue
+        for kind, statistic in _statistics(x):
+            explained = _explained(statistic, targets[0])
+            if not explained > EXPLAINED or _neighbors_agree(x, targets[0]):
+                continue
+            change = _change(exam, number, x, kind)
+            if change is not None and change < SAME:
+                norm = next((event for event in exam.passed.events if event.kind == "norm"), None)
+                evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
+                where = () if norm is None else (norm.place,)
+                at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
+                yield finding("invariant_outputs", 0.87, where, evidence, at=at)
+                return f"the outputs do not depend on the {kind} of an example"
+    return "the outputs depend on what the targets depend on, as far as level and scale are concerned"
+
+
+def _statistics(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Return the levels and the scale of each example."""
+    flat = x.detach().double().flatten(1)
+    yield "level", flat.mean(1)
+    if x.dim() > 2 and 1 < x.shape[1] <= MANY_CHANNELS:
+        for channel in x.detach().double().flatten(2).mean(2).T:
+            yield "level", channel
+    yield "scale", flat.std(1).clamp_min(1e-30).log()
+
+
+def _explained(statistic: Tensor, targets: Tensor) -> float:
+    """Return the share of the variance that a statistic and the targets have in common, corrected for chance."""
+    y, total = targets.detach().reshape(-1), float(statistic.var())
+    if not total > 0 or not bool(statistic.isfinite().all()):
+        return 0.0
+    if y.is_floating_point():
+        together = torch.stack([statistic, y.double()]).corrcoef()[0, 1]
+        return float(together.square())
+    classes = torch.unique(y)
+    if not 1 < len(classes) <= len(y) // 4:
+        return 0.0
+    within = sum(float((part - part.mean()).square().sum()) for c in classes for part in [statistic[y == c]])
+    return 1 - within / (len(y) - len(classes)) / total
+
+
+def _neighbors_agree(x: Tensor, targets: Tensor) -> bool:
+    """Whether nearest neighbors among the normalized examples have similar targets."""
+    flat = x.detach().double().flatten(1)
+    flat = F.layer_norm(flat, flat.shape[1:])
+    distances = torch.cdist(flat, flat).fill_diagonal_(float("inf"))
+    y = targets.detach().reshape(-1)
+    nearest = y[distances.argmin(1)]
+    if y.is_floating_point():
+        return float(torch.stack([y.double(), nearest.double()]).corrcoef()[0, 1]) > EXPLAINED
+    chance = float((y[:, None] == y).double().mean())
+    return float((y == nearest).double().mean()) > (1 + chance) / 2
+
+
+def _change(exam: Examination, number: int, x: Tensor, kind: str) -> float | None:
+    """Return the change of the outputs if each example gets another level or scale, relative to their differences."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(x), x.shape[1] if kind == "level" and x.dim() > 2 else 1, *(1 for _ in x.shape[2:]))
+    draws = torch.randn(shape, generator=generator).to(x)
+    changed = x.detach() + x.detach().std() * draws if kind == "level" else x.detach() * draws.exp()
+    with suppress(InputsError, RuntimeError, ValueError, IndexError):
+        before, after = exam.evaluated, exam.evaluate(with_leaf(exam.inputs, number, changed))
+        spread = float((before - before.mean(0)).abs().max())
+        if before.shape == after.shape and spread > 0:
+            return float((after - before).abs().max()) / spread
+    return None
+
+
+def _narrow_norms(exam: Examination) -> Iterator[Finding]:
+    """Report a norm over two values, which leaves one bit of them."""
+    for event in exam.passed.events:
+        if event.kind == "norm" and event.name not in ("batch_norm", "rms_norm") and event.normalized == 2:
+            yield finding("norm_of_two", 0.86, (event.place,), {"norm": event.name, "shape": str(event.shape)})
+            return
+
+
+def _fixed_outputs(exam: Examination) -> Iterator[Finding]:
+    """Report outputs whose mean and deviation are the same for all examples, if the best such outputs fit badly."""
+    outputs = exam.passed.logits.detach().double()
+    if outputs.dim() != 2 or len(outputs) < 4 or outputs.shape[1] < 3 or exam.passed.error is not None:
+        return
+    means, deviations = outputs.mean(1), outputs.std(1)
+    size = float(deviations.mean())
+    if not size > 0 or max(float(means.std()), float(deviations.std())) > FIXED * size:
+        return
+    norm = next((event for event in reversed(exam.passed.events) if event.kind == "norm"), None)
+    guessing = exam.guessing
+    if norm is None or not isfinite(guessing) or not isfinite(exam.lowest):
+        return
+    floor = _lowest_fixed(exam, trained=any(p.requires_grad for p in norm.parameters), size=size)
+    if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * guessing > 0:
+        evidence: Evidence = {
+            "lowest_loss": floor,
+            "guessing": guessing,
+            "outputs": outputs.shape[1],
+            "norm": norm.name,
+        }
+        yield finding("normalized_outputs", 0.92, (norm.place,), evidence)
+
+
+def _lowest_fixed(exam: Examination, *, trained: bool, size: float) -> float:
+    """Return the lowest loss of outputs that are normalized, with a trained factor and offset or without."""
+    outputs = exam.passed.logits.detach().float()
+    free = outputs.clone().requires_grad_()
+    scale = torch.full_like(outputs[:1], size).requires_grad_()
+    offset = torch.full_like(scale, float(outputs.mean())).requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [free, scale, offset] if trained else [free], max_iter=60, max_eval=80, line_search_fn="strong_wolfe"
+    )
+    found: list[float] = []
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            normalized = F.layer_norm(free, free.shape[1:]) * scale + offset
+            value = exam.loss_at(normalized.to(exam.passed.logits.dtype))
+        value.backward()  # type: ignore[no-untyped-call]
+        found.append(float(value.detach()))
+        return found[-1]
+
+    with suppress(RuntimeError, ValueError, IndexError):
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return min(filter(isfinite, found), default=float("nan"))

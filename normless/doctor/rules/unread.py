@@ -1,0 +1,174 @@
+"""Checks of inputs that the outputs do not read: arguments, channels and positions, or all but the padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.flow import LOSS, Call, tensors
+from normless.doctor.facts.influence import Padding, find_padding, influence_of, with_leaf
+from normless.doctor.facts.relations import altered
+from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
+from normless.errors import InputsError
+
+# Outputs are the same if they differ by less than this share of the largest output.
+SAME = 1e-6
+# Elements with less than this share of the largest influence do not reach the outputs.
+FADED = 0.01
+# Padding has an influence from this share of that of the other elements.
+READ = 0.02
+MANY_CHANNELS = 16
+# Operations that return a changed copy.
+CHANGES = {
+    "add", "__add__", "sub", "__sub__", "mul", "__mul__", "div", "__truediv__", "masked_fill", "index_fill",
+    "index_add", "scatter", "scatter_add", "clamp", "dropout", "relu", "where", "normalize", "layer_norm",
+}  # fmt: skip
+
+
+@check("inputs that are read")
+def check_unread(exam: Examination) -> Steps:
+    """Look for inputs without influence on the outputs, and for padding with more influence than the sequence."""
+    yield from _thrown_away(exam)
+    influence = exam.influence = influence_of(exam)
+    if not influence or not any(bool(size.any()) for size in influence.values()):
+        raise NotAsked("no gradient reaches the inputs")
+    given = tensors(exam.inputs)
+    for padding in find_padding(given):
+        if padding.leaf in influence:
+            found = list(_padded(exam, padding, influence[padding.leaf]))
+            yield from found
+            if found:
+                return "the padding is read in place of the sequences"
+    for number, size in influence.items():
+        if bool(size.any()) or not _is_unread(exam, number, torch.arange(given[number].numel())):
+            continue
+        reader = _reader(exam, given[number])
+        if reader is not None:
+            yield finding("discarded_input", 0.98, (reader.place,), _described(exam, number))
+    return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
+
+
+def _thrown_away(exam: Examination) -> Iterator[Finding]:
+    """Report a changed copy of a tensor that nothing reads, while the tensor itself is read again."""
+    flow = exam.passed.flow
+    read: dict[Call, int] = {}
+    for number, call in enumerate(flow.calls):
+        for source in call.sources():
+            read[source] = number
+    kept = {flow.of(tensor) for tensor in tensors((exam.passed.output, [vars(m) for m in exam.model.modules()]))}
+    for number, call in enumerate(flow.calls):
+        first = call.reads[0][0] if call.reads else None
+        if call.name not in CHANGES or not call.is_signal or call in read or call in kept or first is None:
+            continue
+        if call.shape == call.reads[0][1] and first.kind == "call" and read[first] > number:
+            evidence = {"operation": call.name, "line": str(call.line or "")}
+            where = () if call.path == LOSS else (call.place,)
+            at = f", {call.line}" if call.line else ""
+            yield finding("thrown_away", 0.87, where, evidence, at=at, place="the loss" if not where else call.place)
+            return
+
+
+def unread_parts(exam: Examination) -> Iterator[Finding]:
+    """Report inputs, channels and positions that nothing reads; it is for the targets to say whether they matter."""
+    given = tensors(exam.inputs)
+    padded = {padding.leaf for padding in find_padding(given)}
+    for number, size in exam.influence.items():
+        if bool(size.any()):
+            yield from () if number in padded else _parts(exam, number, size)
+        elif _reader(exam, given[number]) is None and _is_unread(exam, number, torch.arange(given[number].numel())):
+            yield finding("unread_input", 0.6, (), _described(exam, number))
+
+
+def _described(exam: Examination, number: int) -> dict[str, float | int | str]:
+    return {"input": _name(exam, number), "shape": str(tuple(tensors(exam.inputs)[number].shape))}
+
+
+def _name(exam: Examination, number: int) -> str:
+    """Return the name of an input for messages."""
+    if isinstance(exam.inputs, dict):
+        named = [name for name, value in exam.inputs.items() if isinstance(value, Tensor)]
+        if number < len(named):
+            return f"input {named[number]!r}"
+    return f"input {number + 1}" if len(tensors(exam.inputs)) > 1 else "the input"
+
+
+def _is_unread(exam: Examination, number: int, places: Tensor, at: Tensor | None = None) -> bool:
+    """Whether other values at some places of an input, of those at the same or other places, change no output."""
+    x, before = tensors(exam.inputs)[number], exam.evaluated
+    among = None if at is None else x.reshape(-1)[at.to(x.device)]
+    with suppress(InputsError, RuntimeError, ValueError, IndexError):
+        after = exam.evaluate(with_leaf(exam.inputs, number, altered(x, places, among)))
+        return after.shape == before.shape and float((after - before).abs().max()) <= SAME * float(before.abs().max())
+    return False
+
+
+def _reader(exam: Examination, x: Tensor) -> Call | None:
+    """Return the first trained call that reads an input."""
+    given = exam.passed.flow.of(x)
+    for call in exam.passed.flow.calls:
+        if call.is_trained and any(source.origin() is given for source in call.sources()):
+            return call
+    return None
+
+
+def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Finding]:
+    """Report padding that is read, or that hides the elements before it."""
+    size = size.reshape(*size.shape[:2], -1).sum(-1)
+    real = padding.real
+    rows = (~real).any(1) & real.any(1) & size.any(1)
+    if int(rows.sum()) < 2:
+        return
+    size, real = size[rows], real[rows]
+    largest = size.amax(1)
+    of_real = (size * real).amax(1) / largest
+    of_padding = (size * ~real).amax(1) / (size * real).amax(1).clamp_min(1e-30)
+    lengths = padding.real.sum(1)
+    evidence: dict[str, float | int | str] = {
+        "padding": float((~padding.real).double().mean()),
+        "shortest": int(lengths.min()),
+        "positions": padding.real.shape[1],
+        "influence": float(of_real.median()),
+    }
+    if float(of_real.median()) < FADED and bool((of_padding > 1).double().mean() > 0.5):
+        x = tensors(exam.inputs)[padding.leaf]
+        at = torch.arange(x.numel()).view(x.shape)[padding.real & rows[:, None]].flatten()
+        unread = not bool((size * real).any()) and _is_unread(exam, padding.leaf, at, at)
+        yield finding("inverted_mask" if unread else "read_after_padding", 0.975, (), evidence)
+    elif padding.by is not None and float(of_padding.median()) > READ and _masks(exam, padding):
+        x = tensors(exam.inputs)[padding.leaf]
+        places = torch.arange(x.numel()).view(x.shape)
+        if not _is_unread(exam, padding.leaf, places[~padding.real].flatten(), places[padding.real].flatten()):
+            evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, padding.by)}
+            yield finding("padding_read", 0.86, (), evidence)
+
+
+def _masks(exam: Examination, padding: Padding) -> bool:
+    """Whether the network reads a mask."""
+    given = exam.passed.flow.of(tensors(exam.inputs)[padding.by or 0])
+    calls = (call for call in exam.passed.flow.calls if call.name != "detach" and call.path != LOSS)
+    return any(source is given for call in calls for source in call.sources())
+
+
+def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
+    """Report channels and positions of an input without influence."""
+    x = tensors(exam.inputs)[number]
+    if x.dim() < 2 or len(x) < 4:
+        return
+    for axis in range(1, x.dim()) if x.dim() > 2 or not x.is_floating_point() else (1,):
+        rest = [dim for dim in range(x.dim()) if dim != axis]
+        read = size.sum(rest) > 0
+        varies = (x != x[:1]).movedim(axis, 0).flatten(1).any(1).cpu()
+        unread = (~read & varies).nonzero().flatten()
+        # Convolutions leave out some positions at the border, and a loss the last one.
+        is_channel = x.is_floating_point() and axis == 1 and len(read) <= MANY_CHANNELS
+        if not len(unread) or (not is_channel and 2 * len(unread) < len(read)):
+            continue
+        at = torch.arange(x.numel()).view(x.shape).index_select(axis, unread).flatten()
+        if _is_unread(exam, number, at):
+            evidence = {"unread": len(unread), "of": len(read), "axis": axis, "first": int(unread[0])}
+            yield finding("unread_part", 0.55, (), evidence, input=_name(exam, number))
+            return

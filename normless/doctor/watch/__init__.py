@@ -1,0 +1,1 @@
+"""Watch a training in any loop: `nl.watch`."""

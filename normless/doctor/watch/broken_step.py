@@ -1,0 +1,148 @@
+"""Find where a value that is not finite arises in a training step, by repeating its pass with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from normless._internal.copying import is_sharded
+from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.nonfinite import Broken, Search
+from normless.doctor.facts.replay import Replay
+from normless.doctor.facts.shards import reshard
+from normless.doctor.findings import Evidence
+from normless.doctor.rules.finite import count_not_finite
+from normless.probes import preserve_state
+
+# The largest number of operations of a loss to name.
+NAMED = 6
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of a value that is not finite: a path if known, a description, where to look, and numbers."""
+
+    where: tuple[str, ...]
+    words: str
+    look: str
+    evidence: Evidence = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BrokenStep:
+    """A step whose loss or gradient is not finite, before its update.
+
+    Attributes:
+        seen: the last pass of the step, or None; `passes` is the number of its passes.
+        loss: the loss that was given to the watch, if the tensor still exists.
+        gradients: the norms of the gradients by name.
+    """
+
+    what: str
+    seen: Replay | None
+    passes: int
+    loss: Tensor | None
+    gradients: Mapping[str, float]
+
+    def origin(self, model: nn.Module) -> Origin:
+        """Return the first call of the last pass that makes a value that is not finite, or what else is known.
+
+        Gradients, buffers and random states are restored; hooks on the gradients of parameters do not run.
+        """
+        if self.seen is None:
+            return self._unseen("no forward pass was seen")
+        search = Search()
+        args, kwargs = tree_map(_leaf, (self.seen.args, dict(self.seen.kwargs)))
+        with preserve_state(model, training=None), torch.enable_grad(), self.seen.precision():
+            with search.follow(model, (args, kwargs)):
+                output = tensors(repeat_pass(model, args, kwargs))
+            found = (broken for tensor in output if (broken := search.origin(tensor, "output")) is not None)
+            broken = next(found, None) or _backward(search, model, output)
+        reshard(model)
+        if broken is not None:
+            return self._of_call(broken, tensors((args, kwargs)))
+        if self.passes > 1:
+            return self._unseen(
+                f"this step made {self.passes} passes; only the last of them can be repeated, and its outputs and "
+                "gradients are finite"
+            )
+        return self._of_loss({tensor.grad_fn.name() for tensor in output if tensor.grad_fn is not None})
+
+    def _of_call(self, broken: Broken, inputs: list[Tensor]) -> Origin:
+        """Describe a call, a state or data with such a value."""
+        call, evidence = broken.call, {"what": self.what}
+        if call.kind in ("parameter", "buffer"):
+            return Origin((call.name,), f"{call.name} holds such values already", call.name, evidence)
+        if call.kind == "inputs":
+            counts = count_not_finite(inputs)
+            words = f"{counts['values']} input values are not finite, the first in example {counts['example']}"
+            return Origin((), words, "the data", {**evidence, **counts})
+        at = f"{call.name} in {call.place}" if call.line is None else f"in {call.place}, {call.name} at {call.line}"
+        words = f"{at} is the first to {broken.does} ({broken.value}); it reads {broken.all_reads}"
+        known = {**evidence, "operation": call.name, "value": broken.value, "line": broken.line}
+        return Origin((call.path,), words, broken.line, known)
+
+    def _of_loss(self, ends: set[str]) -> Origin:
+        """Describe a value that arises in the loss, after the operations that made the network's outputs (`ends`)."""
+        seen = "in a repeated pass, the outputs" + (" and their gradients" if self.what == "gradient" else "")
+        partial = self._last_gradient() if self.what == "gradient" else None
+        if partial is not None:
+            return Origin(partial[:1], f"{seen} are finite, and {partial[1]}", partial[0], {"what": self.what})
+        names = [] if self.loss is None else _operations(self.loss, ends)
+        made = f", made by {', '.join(names)}" if names else ""
+        words = f"{seen} are finite, so it arises in the loss{made}, or in random numbers of the first pass"
+        return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)", {"what": self.what})
+
+    def _unseen(self, why: str) -> Origin:
+        partial = self._last_gradient()
+        evidence: Evidence = {"what": self.what, "passes": self.passes}
+        if partial is not None:
+            return Origin(partial[:1], partial[1], partial[0], evidence)
+        return Origin((), f"{why}, so its layer is unknown", "the network and the loss", evidence)
+
+    def _last_gradient(self) -> tuple[str, str] | None:
+        """Return the last parameter with a gradient that is not finite, if a later parameter has a finite one."""
+        broken = [name for name, norm in self.gradients.items() if not isfinite(norm)]
+        if not broken or broken[-1] == [*self.gradients][-1]:
+            return None
+        return broken[-1], f"the last gradient that is not finite is that of {broken[-1]}; the next one is finite"
+
+
+def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a network; lines outside its code are not the user's."""
+    return model(*args, **kwargs)
+
+
+def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken | None:
+    """Return the first call that passes on such a gradient if the outputs get random gradients."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    live = [tensor for tensor in output if tensor.requires_grad and tensor.is_floating_point()]
+    # Other processes may have found the value in their forward pass, and norms would wait for them.
+    alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+    if not live or not alone or is_sharded(model):
+        return None
+    return search.backward(
+        torch.stack([(tensor.float() * torch.randn_like(tensor)).sum() for tensor in live]).sum(), trained
+    )
+
+
+def _leaf(value: object) -> object:
+    """Detach an input from its history."""
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _operations(loss: Tensor, ends: set[str]) -> list[str]:
+    """Return the operations that made a loss, last first, up to those that made the network's outputs."""
+    waiting, names = [loss.grad_fn], dict[str, None]()
+    for node in waiting:
+        if node is not None and node.name() not in ends and len(names) < NAMED:
+            names[node.name().removesuffix("Backward0").removesuffix("Backward1")] = None
+            waiting += [before for before, _ in node.next_functions]
+    return [*names]

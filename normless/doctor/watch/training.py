@@ -1,0 +1,224 @@
+"""Checks during a training: the loss and gradients of every step, and the measurements of measured steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, isfinite, log, sqrt
+from statistics import median
+
+from normless.doctor.facts.replay import Outputs, as_floats
+from normless.doctor.findings import Evidence, Finding, finding
+from normless.doctor.rules.layers import DEAD
+from normless.doctor.watch.broken_step import Origin
+from normless.doctor.watch.jumps import FEW, GRADIENT, OUTPUT, RISE, WINDOW, bound, jumped
+
+Numbers = Mapping[str, float]
+Replayed = Callable[[], Outputs | None]
+"""Repeats the pass of the current step."""
+FindOrigin = Callable[[str], Origin]
+"""Returns the origin of the first value of the current step that is not finite, in the `loss` or a `gradient`."""
+
+# Bounds on ‖Δw‖/‖w‖ of a step: above LARGE, ten steps replace the weights; below SMALL, float32 rounds the update
+# away; below SHARE times that of the median layer, the layer hardly trains.
+LARGE, SMALL, SHARE = 0.1, 1e-7, 1e-4
+# Weights that grow from zero like t^k have relative updates of k/t; in healthy trainings k was at most 4.
+GROWTH = 8.0
+# The share of elements of a low-precision weight that an update left unchanged.
+ROUNDED = 0.9
+# A rate below this share of the largest so far is the end of a schedule.
+DECAYED = 0.1
+# The number of steps after which the last losses are compared with the first.
+LONG = 30
+# The share of units that went off since the first measurement; the number of measurements with a multiplier of 0.
+GROWN, PATIENCE = 0.5, 5
+# A unit is off if it is 0 in the whole batch of this many measured steps in a row; updates are judged by as many.
+BATCHES = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of a measured step by name.
+
+    Attributes:
+        output: √E[y²] of each module's output.
+        off: the share of each layer's input units that are 0 in this and the last measurements.
+        multiplier: the largest |α| of each multiplier.
+        update: ‖Δw‖/‖w‖ of each weight.
+        lost: the share of each low-precision weight's elements that the update left unchanged.
+        rate: the learning rate.
+    """
+
+    output: Numbers
+    off: Numbers
+    multiplier: Numbers
+    update: Numbers
+    lost: Numbers
+    rate: float
+
+
+@dataclass
+class Training:
+    """The last steps of a training, and the findings so far; each kind is reported once per place."""
+
+    findings: list[Finding] = field(default_factory=list)
+    _said: set[tuple[str, str]] = field(default_factory=set)
+    _values: dict[str, deque[float]] = field(default_factory=dict)
+    _gradients: deque[Numbers] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _measured: deque[Measured] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _first_off: dict[str, float] = field(default_factory=dict)
+    _nonzero: frozenset[str] = frozenset()
+    _closed: dict[str, int] = field(default_factory=dict)
+    _start: float = 0.0
+    _first: float = 0.0
+    _highest: float = 0.0
+    _jump: tuple[float, str, str] | None = None
+
+    def judge_step(
+        self, step: int, loss: float | None, gradients: Numbers, replayed: Replayed, find_origin: FindOrigin
+    ) -> Iterator[Finding]:
+        """Yield new findings in the loss (if known) and the gradient norms of a step before its update."""
+        total = sqrt(sum(norm**2 for norm in gradients.values()))
+        if any(known.kind == "not_finite" for known in self.findings):
+            return
+        if not (isfinite(total) and isfinite(loss or 0.0)):
+            what = "gradient" if isfinite(loss or 0.0) else "loss"
+            origin = find_origin(what)
+            evidence = {"step": step, **origin.evidence}
+            words = {"what": what, "first": origin.words, "look": origin.look}
+            self.findings.append(finding("not_finite_step", 1.0, origin.where, evidence, **words))
+            yield self.findings[-1]
+            return
+        if loss is not None or "loss" not in self._values:
+            yield from self._judge_jump(step, loss, total, gradients, replayed)
+        self._gradients.append(gradients)
+
+    def _judge_jump(
+        self, step: int, loss: float | None, total: float, gradients: Numbers, replayed: Replayed
+    ) -> Iterator[Finding]:
+        """Report two steps in a row beyond the bound (one may be an odd batch); gradient norms are logarithmic."""
+        name, value = ("gradient", log(max(total, 1e-38))) if loss is None else ("loss", loss)
+        past = self._values.setdefault(name, deque(maxlen=WINDOW))
+        if len(past) == 3 and not self._first:
+            self._first = median(past)
+        if len(past) == FEW and not self._start:
+            self._start = abs(median(past))
+        if len(past) < FEW or value <= bound(past, log(GRADIENT) if loss is None else RISE * self._start):
+            past.append(value)
+            self._jump = None
+        elif self._jump is None:
+            self._jump = (total if loss is None else loss, *self._first_to_jump(replayed(), gradients))
+        else:
+            (value, place, words), middle = self._jump, median(past)
+            evidence = {"step": step - 1, "median": middle if loss is not None else exp(middle)}
+            what = "loss" if loss is not None else "gradient's norm (no loss was passed to the watch)"
+            yield from self.new("jump", 0.9, [place], evidence | {"value": value}, what=what, first=words)
+            # The new level is compared with what follows.
+            past.clear()
+            self._jump = None
+
+    def judge_end(self, step: int, loss: float) -> Iterator[Finding]:
+        """Report that the training stops at a diverged loss, unless a recent finding explains it."""
+        said = (known for known in self.findings if known.kind in ("not_finite", "jump"))
+        if any(float(known.evidence["step"]) > step - FEW for known in said):
+            return
+        gradients = self._gradients[-1] if self._gradients else {}
+        largest = max(gradients, key=gradients.__getitem__, default="")
+        words = (
+            f"the largest gradient, of norm {gradients[largest]:.3g}, is that of {largest}"
+            if largest
+            else "no gradient was seen"
+        )
+        _, place, words = self._jump or (loss, largest, words)
+        yield from self.new("diverged", 1.0, [place], {"step": step, "loss": loss}, first=words)
+
+    def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
+        """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
+        sizes = as_floats(outputs.sizes) if outputs else {}
+        for place, ratio in jumped(sizes, (measured.output for measured in self._measured), OUTPUT).items():
+            return place, f"the output of {place or 'the network'} jumps first, to {ratio:.3g} times its median"
+        ratios = jumped(gradients, self._gradients, GRADIENT)
+        if not ratios:
+            return "", "no single layer's output or gradient jumps; look at the batch"
+        place = max(ratios, key=ratios.__getitem__)
+        return place, f"the gradient of {place} jumps most, to {ratios[place]:.3g} times its median"
+
+    def judge_measurement(self, step: int, new: Measured) -> Iterator[Finding]:
+        """Yield new findings in a measured step after its update, compared with earlier measurements."""
+        if not self._measured:
+            # Weights of zeros have no relative update.
+            self._nonzero = frozenset(new.update)
+        self._measured.append(new)
+        self._highest = max(self._highest, new.rate)
+        for place, share in new.off.items():
+            first = self._first_off.setdefault(place, share)
+            if len(self._measured) >= BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
+                evidence = {"share": share, "first_share": first, "step": step}
+                yield from self.new("dying_units", 0.8, [place], evidence)
+        for name, value in new.multiplier.items():
+            self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
+        closed = [name for name in new.multiplier if self._closed[name] >= PATIENCE]
+        yield from self.new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
+        if len(self._measured) >= BATCHES:
+            last = [*self._measured][-BATCHES:]
+            lost = [name for name in new.lost if all(measured.lost.get(name, 0.0) > ROUNDED for measured in last)]
+            share = min((new.lost[name] for name in lost), default=0.0)
+            yield from self.new("rounded_updates", 0.8, lost, {"share": share, "rate": new.rate, "step": step})
+            updates = [
+                {name: measured.update[name] for name in measured.update.keys() - set(lost)} for measured in last
+            ]
+            yield from self._judge_updates(step, new, updates)
+
+    def _judge_updates(self, step: int, new: Measured, last: Sequence[Numbers]) -> Iterator[Finding]:
+        """Report layers with updates that are too large or too small in each of the last measurements."""
+        names = [name for name in new.update if all(name in update for update in last)]
+        ranges = {name: [update[name] for update in last] for name in names}
+        if not ranges:
+            return
+        middle = median(new.update.values())
+        least = max(SHARE * middle, SMALL if new.rate >= DECAYED * self._highest else 0.0)
+        beyond = (name for name in names if name in self._nonzero or new.update[name] > GROWTH / step)
+        large = sorted((name for name in beyond if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
+        # Growing updates belong to branches that open after their initialization to zero.
+        steady = (name for name in names if ranges[name][-1] <= 2 * ranges[name][0])
+        small = sorted((name for name in steady if max(ranges[name]) < least), key=new.update.__getitem__)
+        for kind, where in (("large_updates", large), ("small_updates", small)):
+            evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
+            yield from self.new(kind, 0.7, where, evidence | {"rate": new.rate})
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a jump or too large updates were found, or the loss stays above its first values."""
+        last = [*self._values.get("loss", ())]
+        has_risen = len(last) >= LONG and median(last[-FEW:]) > (1 + RISE) * self._first > 0
+        return has_risen or any(known.kind in ("jump", "large_updates") for known in self.findings)
+
+    @property
+    def updates(self) -> Numbers:
+        """‖Δw‖/‖w‖ of the last measured step."""
+        return self._measured[-1].update if self._measured else {}
+
+    def stale(self, step: int, steps: int) -> Iterator[Finding]:
+        """Report that an optimizer changes tensors that are not the network's."""
+        yield from self.new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
+
+    def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
+        """Report that the statistics of frozen norms change."""
+        yield from self.new("moved_statistics", 0.6, norms, {"step": step})
+
+    def cannot_replay(self, step: int, reason: str) -> Iterator[Finding]:
+        """Report that outputs of layers are not measured, and why."""
+        yield from self.new("no_replay", 0.1, [""], {"step": step}, reason=reason)
+
+    def new(
+        self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str
+    ) -> Iterator[Finding]:
+        """Add a finding for the places where this kind was not reported before, if there are any."""
+        fresh = [place for place in where if (kind, place) not in self._said]
+        if not fresh:
+            return
+        self._said.update((kind, place) for place in where)
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        self.findings.append(finding(kind, severity, where, {**evidence, "places": len(where)}, more=more, **words))
+        yield self.findings[-1]

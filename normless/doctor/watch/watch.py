@@ -1,0 +1,399 @@
+"""`nl.watch`: watch a training by hooks on the network's forward and on the steps of its optimizer."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normless._internal.arguments import inside_wrappers, require_network
+from normless.doctor.facts.held import held, held_by
+from normless.doctor.facts.replay import Outputs, Replay, as_floats, gradient_norms, norm_of, rounded_away
+from normless.doctor.facts.shards import Shards, local
+from normless.doctor.findings import Finding
+from normless.doctor.watch.broken_step import BrokenStep, Origin
+from normless.doctor.watch.hooks import Called, OfSteps
+from normless.doctor.watch.loop import Loop, frozen_means
+from normless.doctor.watch.record import Record
+from normless.doctor.watch.step_state import StepState
+from normless.doctor.watch.training import BATCHES, Measured, Training
+from normless.nn import ResidualSum, ScalarAffine
+from normless.probes import every
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Loss = TypeVar("Loss", bound=Tensor | float)
+
+# The number of steps on other tensors after which an optimizer is stale.
+STRANGE = 3
+_UNSEEN = "no forward pass was seen; of a compiled network watch what torch.compile returned"
+
+
+class WatchWarning(UserWarning):
+    """Something goes wrong in a watched training."""
+
+
+class Watch:
+    """Watches a training until its network is deleted or the watch is closed; made by `nl.watch`.
+
+    Attributes:
+        step: the number of steps of the optimizer so far.
+    """
+
+    def __repr__(self) -> str:
+        return f"Watch({type(self._model()).__name__}, step {self.step}, {len(self.findings)} findings)"
+
+    def __init__(self, model: nn.Module, interval: int = 20) -> None:
+        self._is_measured, self.step = every(interval), 0
+        inner = inside_wrappers(model)
+        if not any(parameter.requires_grad for parameter in inner.parameters()):
+            raise ValueError(
+                f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
+            )
+        # The hook of the network holds the watch; the watch and torch's table of hooks hold weak references.
+        self._model = weakref.ref(inner)
+        self._training, self._record = Training(), Record()
+        self._loop = Loop(self._training)
+        weakref.finalize(inner, self._loop.release).atexit = False
+        self._off: dict[str, list[Tensor]] = {}
+        self._names: dict[int, str] = {}
+        self._is_blind, self._shards = False, Shards()
+        self._statistics: dict[str, Tensor] = {}
+        # The number of steps on other tensors, and the pass before the last of these steps.
+        self._strange, self._counted = 0, cast(Replay | None, None)
+        self._clock: Callable[[], Optimizer | None] = lambda: None
+        self._others: set[int] = set()
+        self._thread = get_ident()
+        self._start_step()
+        of_steps = OfSteps(self._before_step, self._after_step, self._is_elsewhere)
+        self._handles: list[Any] = [
+            of_steps,
+            model.register_forward_pre_hook(Called(self._enter), with_kwargs=True),
+            model.register_forward_hook(Called(self._leave)),
+        ]
+        weakref.finalize(self, of_steps.remove).atexit = False
+
+    def loss(self, value: Loss) -> Loss:
+        """Record the loss of this step, and return it; the mean counts if there are several in a step."""
+        self._now.losses.append(torch.as_tensor(value).detach().float().mean())
+        self._now.loss_tensor = weakref.ref(value) if isinstance(value, Tensor) else None
+        self._loop.weigh(value)
+        return value
+
+    def diverged(self, step: int, loss: float, optimizer: Optimizer) -> None:
+        """Report a loss at which the training stops, also before the optimizer's step."""
+        if self._now.losses:
+            self._look(optimizer)
+        self._say(self._training.judge_end(step, loss))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings so far, with numbers, theory and cure; `evidence["step"]` is the step."""
+        return tuple(self._training.findings)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The sentences of the warnings so far."""
+        return tuple(map(_sentence, self.findings))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The measured steps, a row per number: `step`, `quantity`, `place` and `value`.
+
+        The quantities are `loss` and `gradient_norm` of the whole network; `gradient`, the norm of a parameter's
+        gradient as the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter with two axes or more; `lost`, the share
+        of elements that an update left unchanged, for parameters of 16 bits or fewer; `output`, √E[y²] of a module;
+        `off`, the share of input units of a weight layer that are 0 for all examples of this and the last two
+        measured steps; `multiplier`, the largest |α|. At most 1000 steps are kept, evenly spaced.
+        """
+        return self._record.table()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the table as Parquet."""
+        self._record.save(Path(path))
+
+    def plot(self, quantity: str | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a quantity of the table over steps, as a line for the whole network or as a colour map for its layers.
+
+        Thin lines mark the steps of findings. If `quantity` is None, it is the loss, or else the gradient's norm.
+        """
+        return self._record.plot(quantity, [int(finding.evidence["step"]) for finding in self.findings], ax)
+
+    def close(self) -> None:
+        """Remove all hooks; the measurements are kept."""
+        for handle in self._handles:
+            handle.remove()
+        self._say(self._loop.end(self.step))
+        self._loop.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_step(self) -> None:
+        """Reset the data of the last step, and decide whether to measure the next."""
+        self._now, self._measures = StepState(), self._is_measured(self.step + 1)
+        model = self._model()
+        if model is not None and (self._measures or not self.step):
+            self._name_parameters(model)
+
+    def _name_parameters(self, model: nn.Module) -> None:
+        """Record the names of the network's parameters, which change when it is sharded."""
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._shards = Shards.of(model)
+        self._loop.begin(model, self._shards.mesh is not None)
+
+    def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        model = self._model()
+        if model is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._thread = get_ident()
+            self._now.seen = Replay.of(model, args, kwargs)
+            self._now.passes += 1
+            self._say(self._loop.enter(model, self.step))
+
+    def _leave(self, _: tuple[Any, ...], output: Any) -> None:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._loop.passes.expect(output)
+
+    def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return the network's parameters that an optimizer holds, by name; computed once in a step."""
+        if self._model() is None:
+            # Other tensors may have the same addresses by now.
+            return {}
+        if id(optimizer) not in self._now.held:
+            self._now.held[id(optimizer)] = held_by(optimizer, self._names)
+        return self._now.held[id(optimizer)]
+
+    def _is_elsewhere(self, optimizer: Optimizer) -> bool:
+        """Whether another thread than that of the network's passes takes a step, on none of its parameters."""
+        return self._thread != get_ident() and not held_by(optimizer, self._names)
+
+    def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return those of them with a gradient."""
+        return {name: own for name, own in self._held(optimizer).items() if own.grad is not None}
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        self._say(self._loop.before(optimizer, self._held(optimizer), self.step + 1))
+        if closure is None:
+            self._look(optimizer)
+            now = self._now
+            self._say(self._loop.before_update(self._held(optimizer), now.gradients, now.loss, self.step))
+            return None
+        runs = count()
+
+        def watched() -> Any:
+            loss = closure()
+            if next(runs) == 0:
+                if isinstance(loss, (Tensor, float)) and not self._now.losses:
+                    self.loss(loss)
+                self._look(optimizer)
+            return loss
+
+        if "closure" in kwargs:
+            return args, kwargs | {"closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    @torch.no_grad()
+    def _look(self, optimizer: Optimizer) -> None:
+        own, now = self._own(optimizer), self._now
+        if not own and not (own := self._look_for_replaced(optimizer)):
+            return
+        self._strange = 0
+        now.norms |= self._shards.norms(gradient_norms(own), own)
+        if self._measures:
+            now.before |= {name: local(known).detach().clone() for name, known in own.items() if known.dim() > 1}
+        # If several optimizers share the network, the first one counts the steps as long as it steps.
+        if self._clock() is None or id(optimizer) in self._others:
+            self._clock = weakref.ref(optimizer)
+        if self._clock() is not optimizer:
+            self._others.add(id(optimizer))
+            return
+        self._others.clear()
+        self.step += 1
+        loss = self._shards.mean(now.losses)
+        numbers = as_floats(now.norms | ({} if loss is None else {"": loss}))
+        now.loss, now.gradients = numbers.pop("", None), numbers
+        self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed, self._origin))
+        if self._measures:
+            self._replayed()
+
+    def _look_for_replaced(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return the network's parameters in an optimizer if they were replaced since the watch began.
+
+        Otherwise count the steps of an optimizer that holds other tensors of the same shapes as the network's.
+        """
+        model = self._model()
+        if model is None or self._now.seen is None or self._now.seen is self._counted:
+            return {}
+        own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        given = held(optimizer)
+        has_gradients = any(parameter.grad is not None for parameter in own)
+        if not has_gradients or sorted(map(_shape, own)) != sorted(map(_shape, given)):
+            return {}
+        if not {*map(id, own)}.isdisjoint(map(id, given)):
+            self._name_parameters(model)
+            self._now.held.clear()
+            return self._own(optimizer)
+        self._strange, self._counted = self._strange + 1, self._now.seen
+        if self._strange >= STRANGE:
+            self._say(self._training.stale(self.step, self._strange))
+        return {}
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        own, now = self._own(optimizer), self._now
+        self._compare({name: now.before.pop(name) for name in own if name in now.before}, own)
+        if (model := self._model()) is not None:
+            self._say(self._loop.after(model, optimizer, self._held(optimizer), now.loss, self.step))
+        if own and self._clock() is optimizer:
+            if self._measures:
+                self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
+            self._start_step()
+
+    def _compare(self, before: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+        """Measure the update of parameters by their values before it, which are overwritten."""
+        sizes = self._shards.norms({name: norm_of(values) for name, values in before.items()}, own)
+        changes = {name: norm_of(values.sub_(local(own[name]))) for name, values in before.items()}
+        changes = self._shards.norms(changes, own)
+        self._now.updates |= {name: change / sizes[name] for name, change in changes.items()}
+        counts = {
+            name: known for name, step in before.items() if (known := rounded_away(step, own[name])) is not None
+        }
+        lost, counted = (self._shards.sums({name: known[at] for name, known in counts.items()}, own) for at in (0, 1))
+        self._now.lost |= {name: number / counted[name] for name, number in lost.items()}
+
+    def _replayed(self) -> Outputs | None:
+        """Repeat the pass of this step, at most once; if that fails, report it and return None."""
+        model, now = self._model(), self._now
+        # Restored buffers would stop a backward pass that is running.
+        if model is None or self._is_blind or now.outputs is not None or self._loop.passes.is_running:
+            return now.outputs
+        try:
+            if now.seen is None:
+                raise ValueError(_UNSEEN)
+            now.outputs = now.seen.run(model)
+        except Exception as error:
+            self._cannot_replay(error)
+        return now.outputs
+
+    def _origin(self, what: str) -> Origin:
+        """Return the origin of the first value of this step that is not finite."""
+        model, now = self._model(), self._now
+        assert model is not None
+        loss = None if now.loss_tensor is None else now.loss_tensor()
+        step = BrokenStep(what, None if self._is_blind else now.seen, now.passes, loss, now.gradients)
+        try:
+            if step.seen is None and not self._is_blind:
+                raise ValueError(_UNSEEN)
+            return step.origin(model)
+        except Exception as error:
+            self._cannot_replay(error)
+            return replace(step, seen=None).origin(model)
+
+    def _cannot_replay(self, error: Exception) -> None:
+        self._is_blind = True
+        self._say(self._training.cannot_replay(self.step, str(error)))
+
+    def _measure(self, rate: float) -> None:
+        """Record this step, and judge it together with earlier measured steps."""
+        model, now = self._model(), self._now
+        assert model is not None
+        multipliers = self._shards.largest(
+            {
+                f"{path}.multiplier": _largest(local(module.multiplier))
+                for path, module in model.named_modules()
+                if isinstance(module, (ScalarAffine, ResidualSum))
+                and module.multiplier is not None
+                and module.multiplier.requires_grad
+            }
+        )
+        off = {} if now.outputs is None else self._units_off(self._shards.everywhere(now.outputs.off))
+        sizes = {} if now.outputs is None else self._shards.root_mean_squares(now.outputs.sizes)
+        output, shares, multiplier, update, lost = map(as_floats, (sizes, off, multipliers, now.updates, now.lost))
+        # A weight of zeros has no relative update, and a gradient of zeros has no update that could be lost.
+        update, lost = (
+            {name: ratio for name, ratio in ratios.items() if isfinite(ratio)} for ratios in (update, lost)
+        )
+        total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
+        whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
+        layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
+        self._record.add(self.step, whole | layers | {"multiplier": multiplier})
+        self._say(self._training.moved_statistics(self.step, self._moved_statistics(model)))
+        measured = Measured(output, shares, multiplier, update, lost, rate)
+        self._say(self._training.judge_measurement(self.step, measured))
+
+    def _moved_statistics(self, model: nn.Module) -> list[str]:
+        """Return the frozen norms with running means that changed since the last measured step."""
+        before, self._statistics = self._statistics, frozen_means(model)
+        same = {name: mean for name, mean in self._statistics.items() if before.get(name, mean).shape == mean.shape}
+        return [name for name, mean in same.items() if not torch.equal(mean, before.get(name, mean))]
+
+    def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the shares of units that are off in this and the previous measured steps."""
+        for path, mask in masks.items():
+            before = [previous for previous in self._off.get(path, []) if previous.shape == mask.shape]
+            self._off[path] = [*before, mask][-BATCHES:]
+        return {path: torch.stack(self._off[path]).all(0).float().mean() for path in masks}
+
+    def _say(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            # The line that calls the optimizer would not help to find the cause.
+            warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", self.step)
+
+
+def _largest(values: Tensor) -> Tensor:
+    """Return the largest absolute value; 0 for a part without elements."""
+    return values.abs().max() if values.numel() else values.new_zeros(())
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def _sentence(finding: Finding) -> str:
+    return f"Step {finding.evidence['step']}: {finding.title}"
+
+
+def watch(model: nn.Module, interval: int = 20) -> Watch:
+    """Watch a training in any loop, and warn (`WatchWarning`) when something goes wrong.
+
+        watch = nl.watch(model)
+        …  # the training loop, unchanged
+        watch.table, watch.messages, watch.plot(), watch.save("watch.parquet")
+
+    The watch sees every step of an optimizer that holds the network's parameters: the norms of all gradients, and
+    the loss if it is passed to `watch.loss(loss)` or returned by a closure. Every `interval`-th step is measured,
+    starting with the first: its forward pass is repeated without gradients, with buffers and random states restored,
+    and the weights before and after the step are compared. Copies, pickles and states of the network do not change.
+
+    Of a network sharded by FSDP2 it measures whole weights and the mean loss; every process watches it then.
+
+    Args:
+        model: a network that trains, also inside DistributedDataParallel or torch.compile.
+        interval: the number of steps from one measured step to the next.
+
+    Returns:
+        The watch. It ends with the network, with `watch.close()`, or with a `with` block.
+
+    Raises:
+        ValueError: no parameter of the network trains, or the interval is below 1.
+    """
+    require_network(model)
+    return Watch(model, interval)
