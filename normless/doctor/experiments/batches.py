@@ -56,8 +56,8 @@ def check_batches(exam: Examination, batches: Batches) -> Steps:
     if constant is None or not all(map(isfinite, (*result.training, *result.evaluation, result.seen))):
         raise NotAsked("the loss of constant outputs is not known, or the loss is not finite")
     summary = (
-        f"after {STEPS} steps on {len(seen)} batches {len(held)} others have a loss of {fmean(result.training):.3g} in "
-        f"training mode and {fmean(result.evaluation):.3g} in evaluation, constant outputs {constant:.3g}"
+        f"after {STEPS} steps on {len(seen)} batches {len(held)} others have a loss of {fmean(result.training):.3g} "
+        f"in training mode and {fmean(result.evaluation):.3g} in evaluation, constant outputs {constant:.3g}"
     )
     evidence: Evidence = {
         "steps": STEPS,
