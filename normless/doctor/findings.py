@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -19,6 +19,11 @@ OF_SIGNAL = {
     for name, texts in _TEXTS.items()
     if (_TEXTS.get(texts.get("like", ""), {}) | texts).get("signal")
 }
+
+# The kinds that a finding of a kind explains: where both are found, the consequence comes after the cause.
+EXPLAINS = {texts.get("kind", name): frozenset(texts.get("explains", ())) for name, texts in _TEXTS.items()}
+# Kinds that claim what trial steps refute if they fit the batch.
+REFUTABLE = OF_SIGNAL | {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("refutable")}
 
 Evidence = Mapping[str, float | int | str]
 
@@ -125,6 +130,13 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
         return checked
 
     return made
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, the most severe first, and those that another one explains after the others."""
+    found = [*findings]
+    explained = {kind for cause in found if not cause.advice for kind in EXPLAINS.get(cause.kind, ())}
+    return sorted(found, key=lambda own: (own.kind in explained, -own.severity))
 
 
 def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: Any) -> Finding:

@@ -8,7 +8,7 @@ from textwrap import fill, shorten, wrap
 from typing import Any, ClassVar
 
 from normless._internal.html import html_table
-from normless.doctor.findings import Check, Cure, Finding
+from normless.doctor.findings import Check, Cure, Finding, in_order
 from normless.residual import Unresolved
 
 _WIDTH = 110
@@ -40,7 +40,7 @@ class Diagnosis:
         return tuple(found for found in self._ranked() if found.advice)
 
     def _ranked(self) -> list[Finding]:
-        return sorted((found for check in self.checks for found in check.findings), key=lambda found: -found.severity)
+        return in_order(found for check in self.checks for found in check.findings)
 
     @property
     def healthy(self) -> bool:
@@ -116,15 +116,15 @@ class Diagnosis:
         if self.advice:
             rows.append(("advice", _named(self.advice)))
         skipped = sum(not check.asked for check in self.checks)
-        also = f"; {skipped} checks that do not apply" if skipped else ""
-        rows.append(("not looked at", f"{self._unseen}{also}; all measurements: full()"))
+        also = f"; {skipped} checks did not apply" if skipped else ""
+        rows.append(("not looked at", f"{self._unseen}{also}; more in full()"))
         return head, rows
 
     @property
     def _unseen(self) -> str:
         """What no check looks at, in words."""
-        batches = "other batches (nl.diagnose(model, loader)), " if self.batches == 1 else ""
-        return f"{batches}the schedule of the rate, a critic"
+        batches = "other batches (pass a loader), " if self.batches == 1 else ""
+        return f"{batches}the schedule, a critic"
 
     def full(self, *, why: bool = True) -> str:
         """Return the verdict, the findings (with their theory if `why`), and the checks with their measurements."""

@@ -16,7 +16,7 @@ from normless.conversion import convert, plan, scheme_of
 from normless.doctor.experiments.rates import BETWEEN, LITTLE, MANY, MUCH
 from normless.doctor.experiments.steps import SCREEN, Trial, copies, fits, set_groups, stepped
 from normless.doctor.facts.examination import Examination
-from normless.doctor.findings import OF_SIGNAL, Cure, Finding
+from normless.doctor.findings import REFUTABLE, Cure, Finding
 from normless.errors import NormlessError
 from normless.folding import freeze
 from normless.optim import param_groups
@@ -70,15 +70,15 @@ def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> 
 
 
 def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[Finding]:
-    """Return findings in the signal as advice if the network fits the batch at its own or another rate."""
-    of_signal = [finding for finding in findings if finding.kind in OF_SIGNAL and not finding.advice]
-    if not of_signal or not steps or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
+    """Return findings that a fit refutes, as those in the signal, as advice if trial steps fit the batch."""
+    refutable = [finding for finding in findings if finding.kind in REFUTABLE and not finding.advice]
+    if not refutable or not steps or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         return findings
     if not any(fits(exam, trial) for trial in exam.trials):
         control = _control(exam, steps)
         if control is None or not fits(exam, control):
             return findings
-    return [replace(finding, advice=finding.advice or finding.kind in OF_SIGNAL) for finding in findings]
+    return [replace(finding, advice=finding.advice or finding.kind in REFUTABLE) for finding in findings]
 
 
 def _control(exam: Examination, steps: int) -> Trial | None:

@@ -73,7 +73,7 @@ def check_experiments(exam: Examination, steps: int, asked: bool | None) -> Step
         raise NotAsked("none was made")
     is_stuck = exam.knows("not_fitted")
     if not is_stuck and (not asked or any(fits(exam, trial) for trial in exam.trials)):
-        raise NotAsked("the batch can be fitted" if not is_stuck else "none was asked for")
+        raise NotAsked("none was needed: no finding says that the batch cannot be fitted")
     kinds = {known.kind for known in exam.found if not known.advice}
     if not asked and kinds - SYMPTOMS:
         raise NotAsked("a cause is known")
@@ -82,7 +82,8 @@ def check_experiments(exam: Examination, steps: int, asked: bool | None) -> Step
     number = max(MANY, steps)
     base, given, rates = _base(exam, number)
     if fits(exam, base):
-        raise NotAsked("the batch can be fitted")
+        exam.trials.append(base)
+        raise NotAsked(f"none was needed: {base.steps} further steps fit the batch")
     made: list[tuple[Experiment, float]] = []
     won: list[tuple[Experiment, float]] = []
     for experiment in _experiments(exam, given, rates):

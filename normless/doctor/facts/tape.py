@@ -212,7 +212,7 @@ def moments(x: Tensor, examples: int) -> Moments:
     first = x[:1].reshape(1, -1).double() if has_examples else torch.zeros((), dtype=torch.float64, device=x.device)
     squares, sums, apart = (torch.zeros_like(first).sum(), torch.zeros_like(first), torch.zeros_like(first).sum())
     for piece in in_pieces(x) if x.dim() else (x,):
-        values = piece.reshape(len(piece) if has_examples else 1, -1).to(torch.float64, copy=True)
+        values = piece.reshape(len(piece) if has_examples else 1, -1).to(torch.float64, copy=True).contiguous()
         squares += torch.dot(values.view(-1), values.view(-1))
         if has_examples:
             # Without the first example, equal examples are exactly 0, and large means do not cancel.

@@ -75,7 +75,8 @@ def check_values(exam: Examination) -> Steps:
     pairs = _spread_over_pairs(exam.passed.flow)
     if pairs is not None:
         call, outputs, targets = pairs
-        evidence = {"targets": str(targets), "outputs": str(outputs), "operation": call.name, "line": str(call.line)}
+        evidence = {"targets": str(targets), "outputs": str(outputs), "operation": call.name}
+        evidence["line"] = str(call.line or "the loss")
         yield finding("broadcast_targets", 0.98, (), evidence)
     targets = exam.targets
     if not isinstance(targets, Tensor):

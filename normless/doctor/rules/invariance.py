@@ -35,6 +35,7 @@ def check_invariance(exam: Examination) -> Steps:
     yield from _narrow_norms(exam)
     yield from _fixed_outputs(exam)
     targets = [y for y in tensors(exam.targets) if y.dim() and y.numel() == len(y) >= SEVERAL]
+    compared = False
     for number, x in enumerate(tensors(exam.inputs)):
         is_usual = x.is_floating_point() and x.layout == torch.strided and x.dim() > 1 and x[0].numel() > 2
         if not is_usual or not targets or len(targets[0]) != len(x):
@@ -43,7 +44,7 @@ def check_invariance(exam: Examination) -> Steps:
             explained = _explained(statistic, targets[0])
             if not explained > EXPLAINED or _neighbors_agree(x, targets[0]):
                 continue
-            change = _change(exam, number, x, kind)
+            change, compared = _change(exam, number, x, kind), True
             if change is not None and change < SAME:
                 norm = next((event for event in exam.passed.events if event.kind == "norm"), None)
                 evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
@@ -51,7 +52,9 @@ def check_invariance(exam: Examination) -> Steps:
                 at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
                 yield finding("invariant_outputs", 0.87, where, evidence, at=at)
                 return f"the outputs do not depend on the {kind} of an example"
-    return "the outputs depend on what the targets depend on, as far as level and scale are concerned"
+    if not compared:
+        return "no level or scale of the inputs explains the targets"
+    return "the targets depend on a level or scale of the inputs, and so do the outputs"
 
 
 def _statistics(x: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -102,7 +102,7 @@ def check_pairing(exam: Examination) -> Steps:
 
 
 def _stays(exam: Examination, number: int, order: Tensor, other: _Value) -> bool:
-    """Whether a loss stays if a target's examples change places, at the outputs and at others spread over the targets.
+    """Whether a loss stays if a target's examples change places, at the outputs and at others around the targets.
 
     Far from its targets an absolute error is linear, and its gradient the same for all of them.
     """

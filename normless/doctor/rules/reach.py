@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call
+from normless.doctor.facts.flow import LOSS, Call, tensors
 from normless.doctor.facts.held import held
 from normless.doctor.facts.tape import Event
 from normless.doctor.findings import Evidence, Finding, Steps, check, finding
@@ -38,10 +38,11 @@ def check_reach(exam: Examination) -> Steps:
         name for name, known in trainable.items() if id(known) in asked and exam.passed.gradients.get(name) is None
     ]
     found = [*_unregistered(exam, own), *_head(exam), *_cut(exam, asked), *_read_detached(exam, without)]
+    found = found or _chosen(exam, without)
     if not found and without and all(norm is None for norm in exam.passed.gradients.values()):
         # No operation was seen to cut the gradient: the output itself has none.
         found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
-    found = found or _chosen(exam, without) or (_unused(exam, without) if without else []) or _detached_steps(exam)
+    found = found or (_unused(exam, without) if without else []) or _detached_steps(exam)
     yield from found[:1]
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
@@ -130,21 +131,27 @@ def _read_detached(exam: Examination, without: list[str]) -> list[Finding]:
 
 
 def _chosen(exam: Examination, without: list[str]) -> list[Finding]:
-    """Report a choice, such as an argmax, of which the outputs depend on trained layers that get no gradient."""
-    made = exam.passed.flow.of(exam.passed.logits)
-    if not without or made is None:
-        return []
-    reached = {*made.reached(lambda call: False)}
-    for call in exam.passed.flow.calls:
-        if call.name.rstrip("_") not in CHOICES or call not in reached:
+    """Report a choice, such as an argmax, or a detach, through which layers without a gradient reach the loss."""
+    flow = exam.passed.flow
+    ends = [call for call in (flow.of(exam.passed.logits), *flow.calls[-1:]) if call is not None] if without else []
+    reached = {call for end in ends for call in end.reached(lambda call: False)}
+    for call in flow.calls:
+        name = call.name.rstrip("_")
+        if name not in CHOICES | {"detach"} or call not in reached:
             continue
-        behind = {known.name for known in call.reached(lambda call: False) if known.kind == "parameter"}
-        names = [name for name in without if name in behind]
+        names = [known for known in without if known in _behind(call)]
         if names:
-            evidence: Evidence = {"parameters": len(names), "operation": call.name.strip("_")}
-            words = {"place": call.place, "line": call.line or "forward"}
-            return [finding("cut_by_choice", 0.95, names, evidence, **words)]
+            place = "the loss" if call.path == LOSS else call.place
+            evidence: Evidence = {"parameters": len(names), "operation": name.strip("_")}
+            kind, severity = ("detached_result", 0.97) if name == "detach" else ("cut_by_choice", 0.95)
+            return [finding(kind, severity, names, evidence, place=place, line=call.line or place)]
     return []
+
+
+def _behind(*calls: Call) -> set[str]:
+    """Return the names of the parameters on which the results of calls depend."""
+    reached = (known for call in calls for known in call.reached(lambda call: False))
+    return {known.name for known in reached if known.kind == "parameter"}
 
 
 def _unused(exam: Examination, without: list[str]) -> list[Finding]:
@@ -155,7 +162,12 @@ def _unused(exam: Examination, without: list[str]) -> list[Finding]:
     places = dict.fromkeys(
         read[id(parameter)] for name in without if id(parameter := exam.model.get_parameter(name)) in read
     )
-    return [finding("unused_result", 0.85, tuple(places), {"parameters": len(without)})] if places else []
+    if not places:
+        return []
+    # The loss may leave out a result that the network returns.
+    returned = filter(None, map(exam.passed.flow.of, tensors(exam.passed.output)))
+    found = finding("unused_result", 0.85, tuple(places), {"parameters": len(without)})
+    return [replace(found, advice={*without} <= _behind(*returned))]
 
 
 def _detached_steps(exam: Examination) -> list[Finding]:
