@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from functools import cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -32,14 +33,7 @@ def copied(value: Value) -> Value:
     memo: dict[int, Any] = {
         id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed, networks))
     }
-    # A module has a dozen empty tables of hooks, which take half of the time of deepcopy.
-    memo |= {
-        id(table): type(table)()
-        for network in networks
-        for module in network.modules()
-        for table in vars(module).values()
-        if type(table) in (dict, OrderedDict) and not table
-    }
+    _copy_modules(networks, memo)
     return deepcopy(value, memo)
 
 
@@ -48,11 +42,12 @@ def without_values(model: Model) -> Model:
     """Return a copy of a network with parameters and buffers on the meta device: shapes and types without values."""
     require_whole(model)
     tensors = chain(model.buffers(), _computed(model))
-    memo: dict[int, Tensor] = {id(tensor): torch.empty_like(tensor, device="meta").detach() for tensor in tensors}
+    memo: dict[int, Any] = {id(tensor): torch.empty_like(tensor, device="meta").detach() for tensor in tensors}
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(
             torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
         )
+    _copy_modules([model], memo)
     return deepcopy(model, memo)
 
 
@@ -76,3 +71,49 @@ def _computed(model: nn.Module) -> Iterator[Tensor]:
         for value in chain(vars(module).values(), module._buffers.values()):
             if isinstance(value, Tensor) and not value.is_leaf:
                 yield value
+
+
+# Types whose objects are never copied.
+_ATOMS = {bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size}
+
+
+def _copy_modules(networks: Iterable[nn.Module], memo: dict[int, Any]) -> None:
+    """Add copies of the modules of networks to the memo of a deep copy.
+
+    `deepcopy` would take most of its time to look at the dozen empty tables and the settings of each module.
+    """
+    modules = dict.fromkeys(module for network in networks for module in network.modules() if _is_plain(module))
+    for module in modules:
+        memo[id(module)] = module.__new__(type(module))
+    for module in reversed(modules):
+        state = {name: _copied_part(value, memo) for name, value in module.__getstate__().items()}
+        memo[id(module)].__setstate__(state)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a module is copied by its attributes alone."""
+    return "__deepcopy__" not in vars(module) and _has_plain_copies(type(module))
+
+
+@cache
+def _has_plain_copies(kind: type) -> bool:
+    is_own = any(vars(base).get("__slots__") for base in kind.__mro__) or hasattr(kind, "__deepcopy__")
+    names = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__")
+    return not is_own and all(getattr(kind, name) is getattr(nn.Module, name) for name in names)
+
+
+def _copied_part(value: Any, memo: dict[int, Any]) -> Any:
+    """Return the deep copy of an attribute of a module, or of a part of one."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    if kind in (tuple, set) and all(type(part) in _ATOMS for part in value):
+        return value if kind is tuple else memo.setdefault(id(value), {*value})
+    if kind in (dict, OrderedDict):
+        made = memo[id(value)] = kind()
+        for key, part in value.items():
+            made[_copied_part(key, memo)] = _copied_part(part, memo)
+        return made
+    return deepcopy(value, memo)
