@@ -21,9 +21,16 @@ from normless._internal.html import html_table
 from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.calibration import Calibration, Call, TrainedReport
+from normless.edits.original import Original
 from normless.edits.remarks import lost_function, remarks, trained_function
 from normless.edits.verify import verify
-from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
+from normless.errors import (
+    AlreadyConvertedError,
+    MissingValuesError,
+    UnreadInputsError,
+    UnresolvedStructureError,
+    UnsupportedEditError,
+)
 from normless.recording import never_fuse
 from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
@@ -145,7 +152,7 @@ def convert_on(
     """Convert a network as `convert` does, with the arguments of one or several batches; the first is the example."""
     inputs, kwargs = batches[0]
     with collection_paused():
-        chosen, mapped = _prepared(model, scheme, residual_map, *(checked or batches[0]), allow_partial, only)
+        chosen, mapped = prepared(model, scheme, residual_map, *(checked or batches[0]), allow_partial, only)
         network: nn.Module = model if in_place else copied(model)
         calibration = Calibration(batches if inputs or kwargs else ())
         surgery = Surgery(network, mapped, inputs, kwargs, only=chosen.only, calibration=calibration)
@@ -196,18 +203,36 @@ def plan(
     or, like `lsuv`, the example inputs.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
-    withheld = not any(parameter.is_meta for parameter in model.parameters())
+    chosen, mapped = prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
+    return plan_of(Original(model, mapped.flow), chosen, mapped, inputs, kwargs)
+
+
+@exclusive
+def plan_of(
+    original: Original,
+    chosen: Scheme,
+    mapped: ResidualMap,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    runs: bool = True,
+) -> Plan:
+    """List the changes of a scheme, given its map by `prepared`.
+
+    Without `runs`, a scheme that runs the network on the example inputs raises an UnreadInputsError.
+    """
+    model = original.model
+    known = None if any(parameter.is_meta for parameter in model.parameters()) else original
+    unread = _Unread() if inputs or kwargs else ()
     try:
-        unread = _Unread() if inputs or kwargs else ()
-        surgery = _operate(
-            Surgery(without_values(model), mapped, unread, values_withheld=withheld, only=chosen.only), chosen
-        )
+        surgery = _operate(Surgery(without_values(model), mapped, unread, original=known, only=chosen.only), chosen)
     except RuntimeError as error:
         # torch names the device where an operation needs the values of a tensor on it.
-        if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
+        needs_values = isinstance(error, MissingValuesError) or "meta" in str(error).lower()
+        if not needs_values or (isinstance(error, UnreadInputsError) and not runs):
             raise
-        surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs, only=chosen.only), chosen)
+        given: tuple[Any, Any] = (inputs, kwargs) if runs else (unread, {})
+        surgery = _operate(Surgery(copied(model), mapped, *given, only=chosen.only), chosen)
     return Plan(surgery.changes)
 
 
@@ -217,14 +242,14 @@ def scheme_of(model: nn.Module) -> str | None:
     return mark if isinstance(mark, str) else None
 
 
-def _prepared(
+def prepared(
     model: nn.Module,
     scheme: str | Scheme,
     known: ResidualMap | None,
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
-    allow_partial: bool,
-    only: Part | Sequence[Part],
+    allow_partial: bool = False,
+    only: Part | Sequence[Part] = (),
 ) -> tuple[Scheme, ResidualMap]:
     """Return the scheme and the map of an unconverted network; refuse an incomplete map if the scheme has edits."""
     chosen = schemes.scheme(scheme)
@@ -301,7 +326,7 @@ class _Unread(tuple[Any, ...]):
     """Example inputs that cannot be read, since a meta convolution on real inputs reads unallocated memory."""
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise MissingValuesError("The example inputs are not for weights without values.")
+        raise UnreadInputsError("The plan of this scheme runs the network on the example inputs.")
 
     __len__ = __iter__ = __getitem__ = _refuse
 

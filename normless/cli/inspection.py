@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from normless._internal.arguments import arguments_of, forward_arguments
-from normless.conversion import plan
+from normless.conversion import plan_of, prepared
 from normless.edits import Change
-from normless.errors import NormlessError
+from normless.edits.original import Original
+from normless.errors import NormlessError, UnreadInputsError
 from normless.optim import param_groups
 from normless.residual import ResidualMap, residual_map
 from normless.schemes import SCHEMES, Scheme, scheme, trained
@@ -93,6 +94,7 @@ def inspect_network(
         model: the network, in the mode in which it is inspected; it is not changed.
         inputs, kwargs, example_inputs: as in `convert`; a single tuple or dictionary is `example_inputs` too.
         schemes: texts of the schemes to plan; if None all of `SCHEMES` but `trained`, which is a form of the others.
+            Then schemes that run the network on the inputs, such as `lsuv`, are listed without a plan.
 
     Raises:
         UnresolvedStructureError: the network must be traced and cannot be.
@@ -104,6 +106,7 @@ def inspect_network(
         inputs, kwargs = arguments_of(inputs[0])
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     mapped = residual_map(model, *inputs, **kwargs)
+    original = Original(model, mapped.flow)
     groups = param_groups(model, lr=1.0, weight_decay=1.0, residual_map=mapped)
     members = [(group["name"], group["params"], group["weight_decay"] > 0) for group in groups]
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
@@ -112,19 +115,27 @@ def inspect_network(
     return Inspection(
         map=mapped,
         groups=tuple(GroupSize(name, len(of), sum(map(Tensor.numel, of)), decayed) for name, of, decayed in members),
-        schemes=tuple(_planned(model, made, mapped, inputs, kwargs) for made in chosen),
+        schemes=tuple(_planned(original, made, mapped, inputs, kwargs, schemes is not None) for made in chosen),
     )
 
 
 def _planned(
-    model: nn.Module, chosen: Scheme, mapped: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
+    original: Original,
+    made: Scheme,
+    mapped: ResidualMap,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    runs: bool,
 ) -> SchemePlan:
     try:
-        return SchemePlan(chosen.text, plan(model, chosen, *inputs, residual_map=mapped, **kwargs))
+        chosen, own = prepared(original.model, made, mapped, inputs, kwargs)
+        return SchemePlan(made.text, plan_of(original, chosen, own, inputs, kwargs, runs=runs))
+    except UnreadInputsError:
+        reason = f"It runs the network on the inputs, and so is planned only by name: --schemes {made.text}"
     except NormlessError as error:
         reason = str(error)
     except Exception as error:
         # The other schemes and the map are still valid.
-        reason = f"An edit of {chosen.text} fails on this {type(model).__name__} with an unexpected error: "
+        reason = f"An edit of {made.text} fails on this {type(original.model).__name__} with an unexpected error: "
         reason += f"{type(error).__name__}: {error}"
-    return SchemePlan(chosen.text, reason=reason)
+    return SchemePlan(made.text, reason=reason)

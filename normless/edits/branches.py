@@ -88,7 +88,7 @@ class ResetBranchFactors(Edit):
 
 def reset_factor(surgery: Surgery, layer: Layer, smallest: float = 0.01) -> None:
     """Set a learned factor of a branch to 1 if it is below `smallest` and equal for all channels."""
-    if layer.gamma is None or layer.gating or (surgery.is_meta and not surgery.values_withheld):
+    if layer.gamma is None or layer.gating or surgery.is_meta:
         return
     factor = surgery.parameter(layer.gamma).detach()
     if factor.is_meta:

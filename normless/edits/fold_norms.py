@@ -68,7 +68,7 @@ class FoldNorms(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        if surgery.values_withheld:
+        if surgery.original is not None:
             raise MissingValuesError("Norms are folded by their values.")
         if surgery.is_meta:
             raise surgery.unsupported("", "norms are folded by their values, and weights on meta have none")

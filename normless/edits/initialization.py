@@ -12,7 +12,6 @@ from normless.edits.transformer import parts_of
 from normless.nn.initialization import INITIALIZATIONS as INITIALIZATIONS
 from normless.nn.initialization import Kind as Kind
 from normless.residual import Layer, ResidualBlock
-from normless.signal import gains
 
 _TIED = "weight stays, since it embeds the input too"
 
@@ -139,7 +138,7 @@ class LSUV(Edit):
     most_steps: int = 10
 
     def apply(self, surgery: Surgery) -> None:
-        if surgery.is_meta and not surgery.values_withheld:
+        if surgery.is_meta:
             raise surgery.unsupported(
                 "", "it calibrates weights on data, and weights on the meta device have no values"
             )
@@ -224,7 +223,7 @@ class KeepScale(Edit):
         if left:
             surgery.record("", f"left: {left}")
             return
-        for gain in gains(surgery.model, surgery.map.flow):
+        for gain in surgery.gains():
             if not surgery.covers(gain.path):
                 continue
             for name in gain.parameters:

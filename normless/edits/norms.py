@@ -27,6 +27,7 @@ from normless.edits.norm_places import (
 )
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
+from normless.errors import MissingValuesError
 from normless.nn import Pointwise
 from normless.nn.channels import has_channels_first, of_channels
 from normless.nn.function import Function
@@ -223,8 +224,8 @@ class PointwiseNorms(Edit):
 
     def _scales_second(self, surgery: Surgery, layer: Layer, old: nn.Module, gamma: str) -> bool:
         """Whether γ scales the second axis of the input of a norm of an unknown class, which is run to find out."""
-        if surgery.values_withheld and type(old).__module__.partition(".")[0] != "torch" and layer.gamma is not None:
-            surgery.trained_norm()
+        if surgery.original is not None and type(old).__module__.partition(".")[0] != "torch" and gamma:
+            raise MissingValuesError("Which axis γ scales shows when the norm runs.")
         return scales_second_axis(old, gamma, surgery.input_shape(layer.path))
 
 

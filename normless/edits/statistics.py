@@ -43,7 +43,7 @@ class NoteStatistics(Edit):
     layers: bool = False
 
     def apply(self, surgery: Surgery) -> None:
-        if surgery.is_meta and not surgery.values_withheld:
+        if surgery.is_meta:
             raise surgery.unsupported("", "it runs the network, and weights on the meta device have no values")
         surgery.need_inputs("measures what norms put out", "trained(scheme='group_norm')")
         noted, batches = surgery.calibration, max(1, len(surgery.calibration.batches))

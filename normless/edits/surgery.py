@@ -15,13 +15,15 @@ from normless._internal.arguments import applied
 from normless._internal.state import running
 from normless.edits.calibration import Calibration
 from normless.edits.lifted import Lifted
-from normless.edits.trained import is_trained
+from normless.edits.original import Original
+from normless.edits.trained import is_trained, module_at, parameter_at
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import embedding_weights
 from normless.residual.network import is_within
+from normless.signal import Gain, gains
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -56,7 +58,7 @@ class Surgery:
         inputs: positional example inputs, possibly empty, for edits that calibrate on data and for operators in
             forward code.
         kwargs: keyword example inputs, likewise.
-        values_withheld: whether the model is a copy on the meta device of a network with values.
+        original: the network before the first edit, if the model is a copy of it without values, for a plan.
         edit: the edit that is being applied, for messages.
         only: the qualified names of the parts to convert, the whole network if empty; the map covers only these.
         removed: the paths of the layers that edits removed.
@@ -77,7 +79,7 @@ class Surgery:
     map: ResidualMap
     inputs: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    values_withheld: bool = False
+    original: Original | None = None
     edit: object = None
     only: tuple[str, ...] = ()
     removed: set[str] = field(default_factory=set)
@@ -97,21 +99,22 @@ class Surgery:
             if first.setdefault(module, path) != path:
                 self._aliases[first[module]].append(path)
         self.original_paths = {*first.values()}
-        self.is_meta = any(
-            parameter is not None and parameter.is_meta
-            for module in first
-            for parameter in module._parameters.values()
-        )
+        model = self.model if self.original is None else self.original.model
+        self.is_meta = any(parameter.is_meta for parameter in model.parameters())
         norms = (layer for layer in self.map.layers() if layer.kind == "norm" and not self.is_meta)
-        self._trained_norm = next(
-            (layer.path for layer in norms if is_trained(layer, self.parameter, self.get)), None
-        )
+        self._trained_norm = next((layer.path for layer in norms if is_trained(layer, model)), None)
 
     def trained_norm(self) -> str | None:
         """Return the path of a norm that was trained before the first edit, or None."""
-        if self.values_withheld:
-            raise MissingValuesError("Whether a network is trained shows in the values of its weights.")
         return self._trained_norm
+
+    def gains(self) -> list[Gain]:
+        """Return the factors of weights that keep the scale of activations without norms."""
+        if self.original is None:
+            return gains(self.model, self.map.flow)
+        if self.changes:
+            raise MissingValuesError("The edits before this one may have changed weights.")
+        return self.original.gains
 
     def covers(self, path: str) -> bool:
         """Whether a module is in the converted part of the network."""
@@ -151,16 +154,11 @@ class Surgery:
 
     def get(self, path: str) -> nn.Module:
         """Return the module that is now at `path`."""
-        # Called a hundred times per block; Module.__getattr__ and get_submodule are slower.
-        module: Any = self.model
-        for name in path.split(".") if path else ():
-            module = module._modules[name]
-        return cast(nn.Module, module)
+        return module_at(self.model, path)
 
     def parameter(self, name: str) -> nn.Parameter:
         """Return the parameter that now has this qualified name."""
-        path, _, last = name.rpartition(".")
-        return cast(nn.Parameter, self.get(path)._parameters[last])
+        return parameter_at(self.model, name)
 
     def freeze(self, name: str) -> None:
         """Convert a parameter on which nothing depends any more to a buffer of the same name."""
