@@ -34,9 +34,6 @@ from normless.errors import (
 from normless.recording import never_fuse
 from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
-from normless.residual import residual_map as find_residual_map
-from normless.residual.batch_statistics import require_finite
-from normless.residual.classify import kind_of
 from normless.schemes import Scheme
 
 MARK = "normless_scheme"
@@ -152,7 +149,8 @@ def convert_on(
     """Convert a network as `convert` does, with the arguments of one or several batches; the first is the example."""
     inputs, kwargs = batches[0]
     with collection_paused():
-        chosen, mapped = prepared(model, scheme, residual_map, *(checked or batches[0]), allow_partial, only)
+        original = Original(model, *(checked or batches[0]), residual_map)
+        chosen, mapped = prepared(original, scheme, allow_partial, only)
         network: nn.Module = model if in_place else copied(model)
         calibration = Calibration(batches if inputs or kwargs else ())
         surgery = Surgery(network, mapped, inputs, kwargs, only=chosen.only, calibration=calibration)
@@ -203,27 +201,18 @@ def plan(
     or, like `lsuv`, the example inputs.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    chosen, mapped = prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
-    return plan_of(Original(model, mapped.flow), chosen, mapped, inputs, kwargs)
+    original = Original(model, inputs, kwargs, residual_map)
+    return plan_of(original, *prepared(original, scheme, allow_partial, only))
 
 
 @exclusive
-def plan_of(
-    original: Original,
-    chosen: Scheme,
-    mapped: ResidualMap,
-    inputs: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    runs: bool = True,
-) -> Plan:
+def plan_of(original: Original, chosen: Scheme, mapped: ResidualMap, *, runs: bool = True) -> Plan:
     """List the changes of a scheme, given its map by `prepared`.
 
     Without `runs`, a scheme that runs the network on the example inputs raises an UnreadInputsError.
     """
-    model = original.model
-    known = None if any(parameter.is_meta for parameter in model.parameters()) else original
-    unread = _Unread() if inputs or kwargs else ()
+    model, given = original.model, (original.inputs, original.kwargs)
+    known, unread = original if original.has_values else None, _Unread() if any(given) else ()
     try:
         surgery = _operate(Surgery(without_values(model), mapped, unread, original=known, only=chosen.only), chosen)
     except RuntimeError as error:
@@ -231,8 +220,9 @@ def plan_of(
         needs_values = isinstance(error, MissingValuesError) or "meta" in str(error).lower()
         if not needs_values or (isinstance(error, UnreadInputsError) and not runs):
             raise
-        given: tuple[Any, Any] = (inputs, kwargs) if runs else (unread, {})
-        surgery = _operate(Surgery(copied(model), mapped, *given, only=chosen.only), chosen)
+        surgery = _operate(
+            Surgery(copied(model), mapped, *(given if runs else (unread, {})), only=chosen.only), chosen
+        )
     return Plan(surgery.changes)
 
 
@@ -243,15 +233,10 @@ def scheme_of(model: nn.Module) -> str | None:
 
 
 def prepared(
-    model: nn.Module,
-    scheme: str | Scheme,
-    known: ResidualMap | None,
-    inputs: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    allow_partial: bool = False,
-    only: Part | Sequence[Part] = (),
+    original: Original, scheme: str | Scheme, allow_partial: bool = False, only: Part | Sequence[Part] = ()
 ) -> tuple[Scheme, ResidualMap]:
-    """Return the scheme and the map of an unconverted network; refuse an incomplete map if the scheme has edits."""
+    """Return the scheme and its map of an unconverted network; refuse an incomplete map if the scheme has edits."""
+    model = original.model
     chosen = schemes.scheme(scheme)
     require_network(model)
     parts = [only] if isinstance(only, (str, nn.Module)) else only
@@ -264,9 +249,8 @@ def prepared(
             "network as it was before. Convert the original, or build it anew."
         )
     if chosen.edits:
-        require_finite(model)
-        _refuse_integers(model)
-    mapped = known or find_residual_map(model, *inputs, **kwargs)
+        original.check()
+    mapped = original.map
     if chosen.only:
         known_names = {path for path, _ in model.named_modules(remove_duplicate=False)}
         known_names |= {block.name for block in mapped.walk()}
@@ -295,18 +279,6 @@ def _name_of(model: nn.Module, part: Part) -> str:
     if name is None:
         raise ValueError(f"The {type(part).__name__} in only= is not a module of this {type(model).__name__}.")
     return name
-
-
-def _refuse_integers(network: nn.Module) -> None:
-    """Raise an UnsupportedEditError for a layer or norm of whole numbers, as of a quantized network."""
-    for path, module in network.named_modules():
-        if kind_of(module) in ("weight", "norm"):
-            for name, parameter in module.named_parameters(recurse=False):
-                if not (parameter.is_floating_point() or parameter.is_complex()):
-                    raise UnsupportedEditError(
-                        f"{name} of {path or 'the network'}, a {type(module).__name__}, has whole numbers "
-                        f"({parameter.dtype}), which no edit scales; convert the network before it is quantized."
-                    )
 
 
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:

@@ -15,7 +15,7 @@ from normless.edits import Change
 from normless.edits.original import Original
 from normless.errors import NormlessError, UnreadInputsError
 from normless.optim import param_groups
-from normless.residual import ResidualMap, residual_map
+from normless.residual import ResidualMap
 from normless.schemes import SCHEMES, Scheme, scheme, trained
 
 
@@ -105,8 +105,8 @@ def inspect_network(
     if len(inputs) == 1 and not kwargs and example_inputs is None:
         inputs, kwargs = arguments_of(inputs[0])
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    mapped = residual_map(model, *inputs, **kwargs)
-    original = Original(model, mapped.flow)
+    original = Original(model, inputs, kwargs)
+    mapped = original.map
     groups = param_groups(model, lr=1.0, weight_decay=1.0, residual_map=mapped)
     members = [(group["name"], group["params"], group["weight_decay"] > 0) for group in groups]
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
@@ -115,21 +115,13 @@ def inspect_network(
     return Inspection(
         map=mapped,
         groups=tuple(GroupSize(name, len(of), sum(map(Tensor.numel, of)), decayed) for name, of, decayed in members),
-        schemes=tuple(_planned(original, made, mapped, inputs, kwargs, schemes is not None) for made in chosen),
+        schemes=tuple(_planned(original, made, schemes is not None) for made in chosen),
     )
 
 
-def _planned(
-    original: Original,
-    made: Scheme,
-    mapped: ResidualMap,
-    inputs: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    runs: bool,
-) -> SchemePlan:
+def _planned(original: Original, made: Scheme, runs: bool) -> SchemePlan:
     try:
-        chosen, own = prepared(original.model, made, mapped, inputs, kwargs)
-        return SchemePlan(made.text, plan_of(original, chosen, own, inputs, kwargs, runs=runs))
+        return SchemePlan(made.text, plan_of(original, *prepared(original, made), runs=runs))
     except UnreadInputsError:
         reason = f"It runs the network on the inputs, and so is planned only by name: --schemes {made.text}"
     except NormlessError as error:

@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from math import isclose
 from typing import Any
 
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.copying import copied
-from normless.lifting import Arguments, LiftError, Rewriter
+from normless.lifting import Arguments, LiftError, Rewriter, TakeArguments
 from normless.nn import ResidualSum
 from normless.nn.function import Function
 from normless.recording import Call, Place
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.residual.blocks import Term
+from normless.residual.blocks import Addition, Term
 from normless.residual.graph import Dataflow
 
 
@@ -48,6 +48,27 @@ class Lifted:
         """The dataflow of the network before the edits."""
         return self.map.flow
 
+    @cached_property
+    def _additions(self) -> dict[str, list[Addition]]:
+        """The additions of all residual sums, by the path of the module with the code."""
+        additions: dict[str, list[Addition]] = defaultdict(list)
+        for block in self.map.walk():
+            for addition in block.additions:
+                additions[addition.made_by.module].append(addition)
+        return additions
+
+    @cached_property
+    def _readers(self) -> dict[str, set[tuple[str, str]]]:
+        """The paths of the layers, and of the modules with code, that read each parameter, also outside the part."""
+        readers: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for layer in self.map.layers():
+            for name in layer.parameters:
+                readers[name].add(("layer", layer.path))
+        for operation in self.flow.operations:
+            for name in operation.parameters:
+                readers[name].add(("code", operation.module))
+        return readers
+
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
         """Return the paths of the `ResidualSum`s that add a block's branches, in the order of `additions`."""
         if not block.additions:
@@ -63,10 +84,8 @@ class Lifted:
         A module with runs that add for several blocks is copied for each block.
         """
         runs: dict[Call | None, dict[Call, int]] = defaultdict(dict)
-        for block in self.map.walk():
-            for addition in block.additions:
-                if addition.made_by.module == path:
-                    runs[addition.made_by.around][addition.made_by] = addition.branch
+        for addition in self._additions[path]:
+            runs[addition.made_by.around][addition.made_by] = addition.branch
         is_first = all(call.run == 0 for branch_of in runs.values() for call in branch_of)
         copies = {} if is_first else self._separated(path)
         for run, branch_of in runs.items():
@@ -86,7 +105,7 @@ class Lifted:
             branches = {branch_of[call] for call in calls if call in branch_of}
             if len(branches) > 1:
                 raise LiftError(f"line {place.position[0]} of its code adds the branch now as first, now as second")
-            replacements[place] = [names[call] for call in calls], partial(_terms, branches.pop())
+            replacements[place] = [names[call] for call in calls], TakeArguments(_terms, branches.pop())
         rewriter.replace(replacements)
         self.sums |= {call: _join(path, names[call]) for call in branch_of}
 
@@ -136,7 +155,7 @@ class Lifted:
             raise LiftError(f"the runs of {call.module} share its forward code; only= converts other modules")
         functions = [Function(turn.function, turn.args[1:], turn.kwargs) for turn in call.turns]
         names = [rewriter.add_child(call.name, function) for function in functions]
-        rewriter.replace({place: (names, partial(_operand, Term(place, 0)))})
+        rewriter.replace({place: (names, TakeArguments(_operand, Term(place, 0)))})
         self.moved |= {turn: _join(call.module, name) for turn, name in zip(call.turns, names, strict=True)}
 
     def drop(self, layer: Layer) -> None:
@@ -151,14 +170,12 @@ class Lifted:
         rewriter = self._rewriter(path)
         # Norms at one place are removed together.
         terms = tuple(term for term in terms if term.place not in rewriter.replacements)
-        rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
-        others = {name for other in self.map.layers() if other.path != layer.path for name in other.parameters}
-        # This includes operations outside the converted part of a network.
-        operations = self.flow.operations
-        others |= {name for operation in operations if operation.module != path for name in operation.parameters}
-        for parameter in set(layer.parameters) - others:
-            owner, _, last = parameter.rpartition(".")
-            delattr(self.model.get_submodule(owner), last)
+        rewriter.replace({term.place: (_factor(rewriter, term), TakeArguments(_operand, term)) for term in terms})
+        own = {("layer", layer.path), ("code", path)}
+        for parameter in {*layer.parameters}:
+            if self._readers[parameter] <= own:
+                owner, _, last = parameter.rpartition(".")
+                delattr(self.model.get_submodule(owner), last)
 
     def _call_of(self, layer: Layer) -> Call:
         """Return the call in forward code that makes a layer, which is a function."""

@@ -3,3 +3,4 @@
 from normless.errors import LiftError as LiftError
 from normless.lifting.rewritten import Arguments as Arguments
 from normless.lifting.rewritten import Rewriter as Rewriter
+from normless.lifting.rewritten import TakeArguments as TakeArguments

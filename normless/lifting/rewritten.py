@@ -8,7 +8,7 @@ import linecache
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial, update_wrapper
+from functools import cache, lru_cache, partial, update_wrapper
 from hashlib import sha256
 from itertools import chain
 from types import CellType, FunctionType, MethodType
@@ -24,6 +24,7 @@ Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """Returns the arguments for the child that replaces an expression; parts of the expression are already replaced."""
 
 Position = tuple[int, int, int, int]
+_Target = tuple[Position, str, Arguments]
 Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
 """The name and source of each new function, and the original function, or its class and name there."""
 
@@ -45,6 +46,17 @@ def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Mod
 def interpolated(start: Tensor, end: Tensor, weight: Tensor | float, from_start: bool) -> tuple[Tensor, Tensor]:
     """Return the two terms of torch.lerp(start, end, weight): the skip path (start or end) and the step from it."""
     return (start, weight * (end - start)) if from_start else (end, (1 - weight) * (start - end))
+
+
+class TakeArguments(NamedTuple):
+    """`Arguments` by a function of a setting and the expression; those of equal settings are equal."""
+
+    function: Callable[[Any, Any], tuple[list[ast.expr], list[ast.keyword]]]
+    setting: Any
+
+    def __call__(self, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
+        """Return the arguments for the child that replaces the expression `node`."""
+        return self.function(self.setting, node)
 
 
 class _Function(NamedTuple):
@@ -127,23 +139,14 @@ class Rewriter:
 
     def _source(self, key: Place | Routine, function: _Function) -> str:
         """Return the new source of a function."""
-        definition = definition_of(function.function)
-        targets: dict[ast.AST, tuple[str, Arguments]] = {}
+        targets: list[_Target] = []
         for number, (place, (names, arguments)) in enumerate(self.replacements.items()):
             if key == (place.caller or place.routine):
                 children = [f"{function.module}.{name}" for name in names]
                 turn_of_several = f"normless_turn({TURNS}, {number}, ({', '.join(children)}))"
                 child = turn_of_several if len(children) > 1 else "".join(children)
-                targets[_at(definition, place.position)] = (child, arguments)
-        changed = _Transformer(targets).visit(definition)
-        if function.caller:
-            changed.args.kwonlyargs += [ast.arg(MODULE), ast.arg(TURNS)]
-            changed.args.kw_defaults += [None, None]
-        elif any(isinstance(node, ast.Name) and node.id == TURNS for node in ast.walk(changed)):
-            has_docstring = ast.get_docstring(changed) is not None
-            turns = ast.parse(f"{TURNS} = [0] * {len(self.replacements)}")
-            changed.body[has_docstring:has_docstring] = turns.body
-        return ast.unparse(ast.fix_missing_locations(changed))
+                targets.append((place.position, child, arguments))
+        return _source(function.function, tuple(targets), function.caller is not None, len(self.replacements))
 
     def _function(self, place: Place) -> _Function:
         """Return the function of a place; replace the call of a function that is not a method by a call of a copy."""
@@ -176,6 +179,20 @@ class Rewriter:
         return made
 
 
+@lru_cache(maxsize=1024)
+def _source(function: Any, targets: tuple[_Target, ...], is_copy: bool, turns: int) -> str:
+    """Return the source of a function with calls of children at some positions; blocks of one class share it."""
+    definition = definition_of(function)
+    changed = _Transformer({_at(definition, place): target for place, *target in targets}).visit(definition)
+    if is_copy:
+        changed.args.kwonlyargs += [ast.arg(MODULE), ast.arg(TURNS)]
+        changed.args.kw_defaults += [None, None]
+    elif any(isinstance(node, ast.Name) and node.id == TURNS for node in ast.walk(changed)):
+        has_docstring = ast.get_docstring(changed) is not None
+        changed.body[has_docstring:has_docstring] = ast.parse(f"{TURNS} = [0] * {turns}").body
+    return ast.unparse(ast.fix_missing_locations(changed))
+
+
 def _called(outer: _Function, name: Any) -> tuple[Any, list[ast.expr]]:
     """Return the function or bound method of a name, and the expression that is bound to its first argument."""
     text = ast.unparse(name)
@@ -200,18 +217,19 @@ def _code(value: Any) -> Any:
 
 def _call_of_copy(name: str, module: str, receiver: list[ast.expr], given: int | None) -> tuple[list[str], Arguments]:
     """Return the replacement of a call by a call of a copied function, which may be the argument number `given`."""
+    bound = "".join(f"{ast.unparse(expression)}, " for expression in receiver)
+    text = f"lambda *args, **kwargs: {module}.{name}({bound}*args, **kwargs, {MODULE}={module}, {TURNS}={TURNS})"
+    return [], TakeArguments(_with_copy, (text, given))
 
-    def replaced(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-        bound = "".join(f"{ast.unparse(expression)}, " for expression in receiver)
-        text = f"lambda *args, **kwargs: {module}.{name}({bound}*args, **kwargs, {MODULE}={module}, {TURNS}={TURNS})"
-        copy = ast.parse(text, mode="eval").body
-        if given is None:
-            node.func = copy
-        else:
-            node.args[given] = copy
-        return [node], []
 
-    return [], replaced
+def _with_copy(setting: tuple[str, int | None], node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
+    text, given = setting
+    copy = ast.parse(text, mode="eval").body
+    if given is None:
+        node.func = copy
+    else:
+        node.args[given] = copy
+    return [node], []
 
 
 def _is_importable(function: Any) -> bool:
@@ -226,7 +244,7 @@ def _is_importable(function: Any) -> bool:
 class _Transformer(ast.NodeTransformer):
     """Replace expressions of a function by calls of children."""
 
-    targets: dict[ast.AST, tuple[str, Arguments]]
+    targets: dict[ast.AST, Any]
 
     def visit(self, node: ast.AST) -> Any:
         visited = super().visit(node)
