@@ -30,8 +30,9 @@ def copied(value: Value) -> Value:
     networks = [member for member in members if isinstance(member, nn.Module)]
     for network in networks:
         require_whole(network)
+    modules = chain.from_iterable(network.modules() for network in networks)
     memo: dict[int, Any] = {
-        id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed, networks))
+        id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed_by, modules))
     }
     _copy_modules(networks, memo)
     return deepcopy(value, memo)
@@ -41,12 +42,13 @@ def copied(value: Value) -> Value:
 def without_values(model: Model) -> Model:
     """Return a copy of a network with parameters and buffers on the meta device: shapes and types without values."""
     require_whole(model)
-    tensors = chain(model.buffers(), _computed(model))
-    memo: dict[int, Any] = {id(tensor): torch.empty_like(tensor, device="meta").detach() for tensor in tensors}
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(
-            torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
-        )
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for tensor in chain(module._parameters.values(), module._buffers.values(), _computed_by(module)):
+            if tensor is not None and id(tensor) not in memo:
+                new = torch.empty_like(tensor, device="meta").detach()
+                is_parameter = isinstance(tensor, nn.Parameter)
+                memo[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
     _copy_modules([model], memo)
     return deepcopy(model, memo)
 
@@ -65,12 +67,11 @@ def require_whole(model: nn.Module, kind: type[NormlessError] = UnsupportedEditE
         )
 
 
-def _computed(model: nn.Module) -> Iterator[Tensor]:
-    """Return the tensors with an autograd history that modules store as attributes or buffers."""
-    for module in model.modules():
-        for value in chain(vars(module).values(), module._buffers.values()):
-            if isinstance(value, Tensor) and not value.is_leaf:
-                yield value
+def _computed_by(module: nn.Module) -> Iterator[Tensor]:
+    """Return the tensors with an autograd history that a module stores as attributes or buffers."""
+    for value in chain(vars(module).values(), module._buffers.values()):
+        if isinstance(value, Tensor) and not value.is_leaf:
+            yield value
 
 
 # Types whose objects are never copied.

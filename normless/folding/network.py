@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing
+from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, on_device_of
+from normless._internal.copying import without_values
 from normless._internal.exclusive import exclusive
 from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
@@ -18,7 +20,7 @@ from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.into_layers import fold_into
 from normless.folding.neighbours import Neighbour, Neighbours, Side, names_of
 from normless.nn import FrozenAffine
-from normless.recording import recorded
+from normless.recording import Tape, recorded
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
 
@@ -116,11 +118,19 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
 def neighbours_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Neighbours]:
     """Return the neighbours of the frozen norms of a network in evaluation and in training."""
-    found = []
-    for training in (False, True):
-        with in_mode(frozen, training):
-            found.append(Neighbours(frozen, recorded(frozen, inputs, kwargs)))
-    return found
+    # The pass with values comes first, so that caches of forward code keep tensors with values.
+    with in_mode(frozen, False):
+        evaluation = recorded(frozen, inputs, kwargs)
+    return [Neighbours(frozen, tape) for tape in (evaluation, _recorded_in_training(frozen, inputs, kwargs))]
+
+
+def _recorded_in_training(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
+    """Record a pass in training, without values unless forward code reads them."""
+    empty = without_values(frozen).train()
+    with suppress(Exception):
+        return recorded(empty, *on_device_of(empty, inputs, kwargs))
+    with in_mode(frozen, True):
+        return recorded(frozen, inputs, kwargs)
 
 
 def fold_affines(
