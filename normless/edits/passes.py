@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,13 +65,14 @@ class _Followed(Observer):
         return function(*args, **kwargs)
 
 
-def passed(surgery: Surgery, model: nn.Module, training: bool) -> Pass:
+def passed(surgery: Surgery, model: nn.Module, training: bool, *, follows: bool = False) -> Pass:
     """Run a network on the example inputs in one mode, with a fixed random weighting of all outputs as the loss.
 
+    Runs of modules and functions that normalize are noted if it `follows` them, which takes as long as the pass.
     Modes, buffers, gradients, random states and the parameters that forward code writes are as before afterwards.
     """
     with _kept(model, surgery.map.flow.written):
-        return _passed(surgery, model, training)
+        return _passed(surgery, model, training, follows)
 
 
 @contextmanager
@@ -85,7 +86,7 @@ def _kept(model: nn.Module, names: set[str]) -> Iterator[None]:
             parameter.data.copy_(value)
 
 
-def _passed(surgery: Surgery, model: nn.Module, training: bool) -> Pass:
+def _passed(surgery: Surgery, model: nn.Module, training: bool, follows: bool) -> Pass:
     """Run the pass."""
     seen = Pass(training)
     names, parameters = [], []
@@ -100,7 +101,8 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool) -> Pass:
             seen.runs.clear()
             seen.norms.clear()
             try:
-                with torch.set_grad_enabled(graph), _Followed(seen).following(model):
+                following = _Followed(seen).following(model) if follows else nullcontext()
+                with torch.set_grad_enabled(graph), following:
                     outputs = [*tensors_in(applied(model, *surgery.inputs, **surgery.kwargs))]
                 seen.error = None
                 break

@@ -31,12 +31,12 @@ def verify(surgery: Surgery, original: nn.Module | None, allow_partial: bool = F
             finite, or parameters have lost their gradients for good.
         UnresolvedStructureError: without `allow_partial`, a norm still runs that is not in the residual map.
     """
-    evaluation = passed(surgery, surgery.model, training=False)
+    evaluation = passed(surgery, surgery.model, training=False, follows=True)
     if evaluation.error is not None:
         raise _fault(surgery, evaluation)
     passes = [evaluation]
     # Training may ask for more than these inputs: targets, or more than one example under a norm that was kept.
-    training = passed(surgery, surgery.model, training=True)
+    training = passed(surgery, surgery.model, training=True, follows=True)
     if training.error is None:
         passes.append(training)
     else:

@@ -40,7 +40,8 @@ class ShiftedActivation(TakesParts):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = (self.input_bias, self.output_bias)
-        is_relu = type(self.activation) is nn.ReLU and parts != (None, None) and not _is_watched(self.activation)
+        has_parts = parts[0] is not None or parts[1] is not None
+        is_relu = type(self.activation) is nn.ReLU and has_parts and not _is_watched(self.activation)
         if is_relu and kernels_fit(x, *parts):
             return cast(Tensor, ShiftedReLUOnCuda.apply(x, *parts))
         if is_relu and is_faster(x, *parts):
