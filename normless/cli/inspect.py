@@ -45,7 +45,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=str,
         nargs="*",
         default=None,
-        help="schemes to plan, such as skipinit or fixup(gain=0.1); by default all but trained, none if converted",
+        help="schemes to plan, such as skipinit or fixup(gain=0.1); by default all but trained and those that run "
+        "the network, none if it is converted",
     )
     parser.add_argument(
         "--figure", type=Path | None, default=None, help="draw the network to this file: .svg, .png or .pdf"
