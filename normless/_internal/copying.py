@@ -87,13 +87,15 @@ def _copy_modules(networks: Iterable[nn.Module], memo: dict[int, Any]) -> None:
     for module in modules:
         memo[id(module)] = module.__new__(type(module))
     for module in reversed(modules):
-        state = {name: _copied_part(value, memo) for name, value in module.__getstate__().items()}
+        attributes: dict[str, Any] = module.__getstate__()  # type: ignore[no-untyped-call]
+        state = {name: _copied_part(value, memo) for name, value in attributes.items()}
         memo[id(module)].__setstate__(state)
 
 
 def _is_plain(module: nn.Module) -> bool:
     """Whether a module is copied by its attributes alone."""
-    return "__deepcopy__" not in vars(module) and _has_plain_copies(type(module))
+    kind: Any = type(module)
+    return "__deepcopy__" not in vars(module) and _has_plain_copies(kind)
 
 
 @cache

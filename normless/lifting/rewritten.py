@@ -48,7 +48,8 @@ def interpolated(start: Tensor, end: Tensor, weight: Tensor | float, from_start:
     return (start, weight * (end - start)) if from_start else (end, (1 - weight) * (start - end))
 
 
-class TakeArguments(NamedTuple):
+@dataclass(frozen=True)
+class TakeArguments:
     """`Arguments` by a function of a setting and the expression; those of equal settings are equal."""
 
     function: Callable[[Any, Any], tuple[list[ast.expr], list[ast.keyword]]]
