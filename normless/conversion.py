@@ -27,7 +27,6 @@ from normless.edits.verify import verify
 from normless.errors import (
     AlreadyConvertedError,
     MissingValuesError,
-    UnreadInputsError,
     UnresolvedStructureError,
     UnsupportedEditError,
 )
@@ -292,6 +291,10 @@ def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
                 # People wrote the scheme, not its edits.
                 raise UnsupportedEditError(f"{scheme.text} is not possible: {error}") from error
     return surgery
+
+
+class UnreadInputsError(MissingValuesError):
+    """A plan that runs no pass belongs to a scheme that runs the network on the example inputs."""
 
 
 class _Unread(tuple[Any, ...]):

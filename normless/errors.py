@@ -71,7 +71,3 @@ class ChangedCodeWarning(UserWarning):
 
 class MissingValuesError(NormlessError, RuntimeError):
     """Weights or example inputs without values are read, such as those on torch's device `meta`."""
-
-
-class UnreadInputsError(MissingValuesError):
-    """A plan that runs no pass belongs to a scheme that runs the network on the example inputs."""

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from normless._internal.arguments import arguments_of, forward_arguments
-from normless.conversion import plan_of, prepared
+from normless.conversion import UnreadInputsError, plan_of, prepared
 from normless.edits import Change
 from normless.edits.original import Original
-from normless.errors import NormlessError, UnreadInputsError
+from normless.errors import NormlessError
 from normless.optim import param_groups
 from normless.residual import ResidualMap
 from normless.schemes import SCHEMES, Scheme, scheme, trained
