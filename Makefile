@@ -4,11 +4,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 LOWEST ?= .venv-lowest
 # A test file or more for each dependency of the extras.
-LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py tests/test_package.py tests/library/residual \
-  tests/library/folding tests/library/probes/test_measure.py tests/library/doctor/test_diagnosis.py tests/library/cli \
-  tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_same_run.py \
-  tests/papers/text tests/lab/sweeps tests/library/integrations \
-  tests/library/models/test_text_classifier.py tests/library/optim/test_kinds_of_networks.py tests/papers/test_pages.py
+LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py tests/test_package.py tests/library/recording \
+  tests/library/residual tests/library/lifting tests/library/folding tests/library/probes/test_measure.py \
+  tests/library/doctor/test_diagnosis.py tests/library/cli tests/lab/cli tests/lab/data tests/lab/plots \
+  tests/lab/train/test_train_command.py tests/lab/train/test_same_run.py tests/papers/text tests/lab/sweeps \
+  tests/library/integrations tests/library/models/test_text_classifier.py tests/library/optim/test_kinds_of_networks.py \
+  tests/papers/test_pages.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 

@@ -38,7 +38,7 @@ images of the size that it is made for, with random weights, on {threads} of {co
 - *γ*: normalizations by the role of their γ: last of a branch, on a skip path (down), before the first block (stem),
   the rest (other).
 - *open*: what the map lists as unresolved.
-- *seconds*: one call of `residual_map`, which exports the network.
+- *seconds*: one call of `residual_map`, which runs the network once and reads the pass.
 
 | architecture | network | blocks | identity | γ last | down | stem | other | open | seconds |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -84,7 +84,7 @@ def main() -> None:
     """Measure the networks and write the table."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "zoo.md"
     networks = [ROWS[f"timm {name}"] for name in sys.argv[2:]] or [ROWS[name] for name in zoo.MODULES]
-    # The first export pays for imports.
+    # The first pass pays for imports.
     measure(ROWS["timm test_vit"])
     rows = []
     for number, network in enumerate(networks, start=1):

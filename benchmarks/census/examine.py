@@ -1,4 +1,4 @@
-"""One network of the census: exported, mapped, converted and checked; everything that happened as one row."""
+"""One network of the census: mapped, converted and checked; everything that happened as one row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.export import export
 
 import normless as nl
 from benchmarks.census import checks, stated
@@ -34,11 +33,10 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
 class Row:
     """What happened with a network.
 
-    `built`, `exported`, `mapped`, `folded` (where there is a batch norm) and those of schemes are "yes", or an error
+    `built`, `mapped`, `folded` (where there is a batch norm) and those of schemes are "yes", or an error
     as `outcome_of` writes it. Checks are "" where they were not made, "yes", or what is wrong. `norms_by_hand` are
     operators that may be norms and need not be. `stated` is a check of the map against what people have
-    read in the source. Seconds are those of an export, the second where it takes less than 10, of the map, and of
-    skipinit(alpha=1).
+    read in the source. Seconds are those of the second of two forward passes, of the map, and of skipinit(alpha=1).
     """
 
     package: str
@@ -48,7 +46,6 @@ class Row:
     dtype: str = ""
     parameters: int = 0
     built: str = ""
-    exported: str = ""
     mapped: str = ""
     blocks: int = 0
     inner_blocks: int = 0
@@ -68,7 +65,7 @@ class Row:
     per_example: str = ""
     same_map: str = ""
     unchanged: str = ""
-    export_seconds: float = float("nan")
+    forward_seconds: float = float("nan")
     map_seconds: float = float("nan")
     convert_seconds: float = float("nan")
     total_seconds: float = float("nan")
@@ -90,7 +87,7 @@ def outcome_of(error: BaseException) -> str:
 
 
 def examine(network: Network, seed: int) -> Row:
-    """Export, map, convert and check a network; errors become a part of the row."""
+    """Map, convert and check a network; errors become a part of the row."""
     start = perf_counter()
     row = Row(network.package, network.text, seed)
     with warnings.catch_warnings():
@@ -116,7 +113,7 @@ class _Examination:
             return
         model, (inputs, kwargs) = self.model, self.given
         state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        self._export()
+        self.row.forward_seconds = self._forward_seconds()
         mapped = self._try("mapped", lambda: nl.residual_map(model, *inputs, **kwargs), "map_seconds")
         if mapped is not None:
             self.row.blocks, self.row.norms = mapped.depth, len(mapped.norms)
@@ -176,16 +173,13 @@ class _Examination:
         self.tolerance = TOLERANCES[self.dtype]
         self.row.dtype = str(self.dtype).removeprefix("torch.")
 
-    def _export(self) -> None:
-        inputs, kwargs = self.given
-        # The first also pays for what its process has not yet imported; where it takes long that does not count.
-        for _ in range(2):
-            start = perf_counter()
-            if self._try("exported", lambda: export(copied(self.model), inputs, kwargs, strict=False)) is None:
-                return
-            self.row.export_seconds = perf_counter() - start
-            if self.row.export_seconds > 10:
-                return
+    def _forward_seconds(self) -> float:
+        """The seconds of the second of two forward passes of a copy, in the mode in which the network is mapped."""
+        model, (inputs, kwargs) = copied(self.model), self.given
+        model(*inputs, **kwargs)
+        start = perf_counter()
+        model(*inputs, **kwargs)
+        return perf_counter() - start
 
     def _convert(self, scheme: str, mapped: ResidualMap | None) -> nn.Module:
         return nl.convert(self.model, scheme, *self.given.inputs, residual_map=mapped, **self.given.kwargs)

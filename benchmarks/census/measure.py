@@ -101,7 +101,7 @@ def _examined(waiting: Sequence[Network], bench: CensusBench) -> Iterator[dict[s
 
 
 def _prepare() -> None:
-    """Set up a worker: one thread, no standard output, and nothing of what torch logs of a failed export."""
+    """Set up a worker: one thread, no standard output, and nothing of what libraries log."""
     from normless_lab.sweeps.executors.local import prepare_worker
 
     prepare_worker(1)

@@ -15,7 +15,7 @@ from benchmarks.census.examine import CHECKS
 
 HEADER = Path(__file__).with_name("report_header.md")
 CONVERSIONS = ("skipinit_alpha_1", "skipinit", "fixup")
-STEPS = ("exported", "mapped", *CONVERSIONS, "folded")
+STEPS = ("mapped", *CONVERSIONS, "folded")
 # Where a distribution has another name than its table.
 DISTRIBUTIONS = {"torch_geometric": "torch-geometric", "segmentation_models_pytorch": "segmentation-models-pytorch"}
 
@@ -29,25 +29,29 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 def _line(package: str, rows: pd.DataFrame) -> dict[str, object]:
     ran = rows[rows["built"] == "yes"]
     normed = ran[(ran["blocks"] > 0) & ((ran["norms"] > 0) | (ran["norms_before"] != ""))]
-    ratio = ran["convert_seconds"] / ran["export_seconds"]
-    median = ratio[ran["skipinit_alpha_1"] == "yes"].median()
     whole = int(((normed["skipinit_alpha_1"] == "yes") & (normed["no_norms"] == "yes")).sum())
     return {
         "package": package,
         "version": _version(package),
         "networks": len(rows),
         "ran": len(ran),
-        "exported": int((ran["exported"] == "yes").sum()),
         "mapped": int((ran["mapped"] == "yes").sum()),
         **{name: int((ran[name] == "yes").sum()) for name in CONVERSIONS},
         "whole": f"{whole}/{len(normed)}",
         "refused": int(_any(ran, CONVERSIONS, "refused").sum()),
-        "raw": int(_any(ran, (*STEPS[1:], *CHECKS), "raw").sum()),
+        "raw": int(_any(ran, (*STEPS, *CHECKS), "raw").sum()),
         "partial": int(((ran["no_norms"] != "yes") & (ran["no_norms"] != "")).sum()),
         "wrong": sum(1 for _ in wrong(ran)),
         "stated right": f"{int((ran['stated'] == 'yes').sum())}/{int((ran['stated'] != '').sum())}",
-        "ratio": "" if pd.isna(median) else f"{median:.2f}",
+        "map": _passes(ran, "map_seconds", "mapped"),
+        "conversion": _passes(ran, "convert_seconds", "skipinit_alpha_1"),
     }
+
+
+def _passes(rows: pd.DataFrame, seconds: str, step: str) -> str:
+    """The median of the seconds of a step in forward passes, of the networks with which it succeeded."""
+    median = (rows[seconds] / rows["forward_seconds"])[rows[step] == "yes"].median()
+    return "" if pd.isna(median) else f"{median:.1f}"
 
 
 def _version(package: str) -> str:
@@ -74,7 +78,7 @@ def reasons(rows: pd.DataFrame, word: str) -> list[tuple[int, str, list[str]]]:
     """How often each reason of `refused`, `raw` or `ended` came, without names and numbers, and by which networks."""
     found: dict[str, tuple[str, dict[str, None]]] = {}
     for row in rows.to_dict("records"):
-        for column in ("built", *STEPS[1:], *CHECKS):
+        for column in ("built", *STEPS, *CHECKS):
             outcome = str(row[column])
             if outcome.startswith(word):
                 _, names = found.setdefault(_general(outcome), (outcome, {}))

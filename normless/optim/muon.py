@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch.optim import AdamW, Optimizer
-from torch.optim import Muon as MatrixMuon
+
+OF_MATRICES: tuple[type[Optimizer], ...] = tuple(filter(None, [getattr(torch.optim, "Muon", None)]))
+"""`torch.optim.Muon`, which torch has since 2.9."""
 
 
 class Muon(Optimizer):
@@ -27,7 +29,7 @@ class Muon(Optimizer):
         adamw_scale: factor on the rates of AdamW's groups, for an `adjust_lr_fn` by which updates differ in size.
 
     Raises:
-        ValueError: there are no hidden matrices, or a value is out of range.
+        ValueError: there are no hidden matrices, or a value is out of range; torch is older than 2.9.
     """
 
     def __init__(
@@ -52,6 +54,10 @@ class Muon(Optimizer):
                 "these parameters have no group of them, named hidden: the network has none, such as a network of "
                 "convolutions, or the groups are not those of param_groups(…, muon_lr=…). Choose AdamW instead."
             )
+        if not OF_MATRICES:
+            raise ValueError(
+                f"Muon needs torch 2.9 or newer for torch.optim.Muon; this is {torch.__version__}: choose AdamW."
+            )
         of_muon = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
         of_adamw = {"betas": betas, "eps": eps, "fused": fused, "capturable": capturable}
         for group in groups:
@@ -66,7 +72,7 @@ class Muon(Optimizer):
         """Make the two optimizers, which share the groups and the state of this one."""
         hidden = [group for group in self.param_groups if _is_hidden(group)]
         rest = [group for group in self.param_groups if not _is_hidden(group)]
-        self._parts: tuple[Optimizer, ...] = (MatrixMuon(hidden), *([AdamW(rest)] if rest else []))
+        self._parts: tuple[Optimizer, ...] = (OF_MATRICES[0](hidden), *([AdamW(rest)] if rest else []))
         for part in self._parts:
             part.state = self.state
 

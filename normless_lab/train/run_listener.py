@@ -89,7 +89,8 @@ class ProgressBar(RunListener):
 
     def __exit__(self, *_: object) -> None:
         self._waiting.close()
-        self._progress.stop()
+        if not self._progress.disable:  # Before rich 14 it prints an empty line.
+            self._progress.stop()
 
     def on_start(self, start: RunStart) -> None:
         """Start a new bar, filled by the steps of finished epochs."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from math import isfinite
 
 import pandas as pd
-import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
@@ -16,11 +15,12 @@ from normless.doctor.experiments.steps import Trial, scheduled_rate, tried
 from normless.doctor.facts.examination import Examination, pass_through
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 from normless.optim import Lion, Muon
+from normless.optim.muon import OF_MATRICES
 
 # A decay of the weights by more than this share per step is not regularization.
 DECAY = 0.02
 # Optimizers that subtract lr · weight_decay · w in a step, whatever the size of the gradient.
-_SUBTRACTS_DECAY = (SGD, AdamW, Lion, Muon, torch.optim.Muon)
+_SUBTRACTS_DECAY = (SGD, AdamW, Lion, Muon, *OF_MATRICES)
 # The rate of AdamW where no optimizer is given.
 RATE = 1e-3
 # The share of the weights' norm below which an update in float32 is not exact.

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import torch
-
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.held import held, held_elsewhere, named_groups
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 from normless.nn import Pointwise
 from normless.optim import Muon
 from normless.optim.decay import decays_of
+from normless.optim.muon import OF_MATRICES
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines
 from normless.residual import ResidualMap
@@ -130,5 +129,5 @@ def _derf_under_muon(exam: Examination) -> Iterator[Finding]:
     }
     # The factor allows for the rounding of float32.
     steep = {name: alpha for name, alpha in alphas.items() if alpha > 1.001 * _ALPHA}
-    if steep and isinstance(exam.optimizer, Muon | torch.optim.Muon):
+    if steep and isinstance(exam.optimizer, (Muon, *OF_MATRICES)):
         yield finding("derf_under_muon", 0.3, list(steep), {"modules": len(steep), "alpha": max(steep.values())})

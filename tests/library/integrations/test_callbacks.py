@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,8 @@ from normless.nn import FreezableNorm
 
 OPTIONS: dict[str, Any] = {"start": 2, "interval": 1, "tolerance": 100.0}
 of_lightning = pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*does not have many workers")
+needs_lightning = pytest.mark.skipif(find_spec("pytorch_lightning") is None, reason="no pytorch_lightning")
+needs_accelerate = pytest.mark.skipif(find_spec("accelerate") is None, reason="its Trainer needs accelerate")
 
 
 class Classifier(nn.Module):
@@ -59,6 +62,7 @@ def trained(folder: Path, steps: int, resume: bool = False) -> tuple[nn.Module, 
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
+@needs_accelerate
 def test_the_trainer_of_transformers_removes_norms_and_resumes(tmp_path: Path) -> None:
     whole, removal = trained(tmp_path / "whole", 6)
     assert removal.done
@@ -73,7 +77,7 @@ def test_the_trainer_of_transformers_removes_norms_and_resumes(tmp_path: Path) -
 
 def lightning_module() -> Any:
     """A network that records the losses that its Trainer, which accumulates gradients, is given."""
-    pl = pytest.importorskip("pytorch_lightning")
+    import pytorch_lightning as pl
 
     class Module(pl.LightningModule):
         """Returns a dictionary, as a module may."""
@@ -105,7 +109,9 @@ DATA = TensorDataset(torch.randn(32, 6, generator=GENERATOR), torch.randint(3, (
 
 def fitted(callback: Any, epochs: int, folder: Path, checkpoint: Path | None = None) -> Any:
     """A module trained by Lightning with gradients accumulated over two batches, and its checkpoint written."""
-    pl, module = pytest.importorskip("pytorch_lightning"), lightning_module()
+    import pytorch_lightning as pl
+
+    module = lightning_module()
     extras = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     options: dict[str, Any] = {"accumulate_grad_batches": 2, "accelerator": "cpu"} | dict.fromkeys(extras, False)
     trainer = pl.Trainer(max_epochs=epochs, callbacks=[callback], default_root_dir=folder, **options)
@@ -117,6 +123,7 @@ def fitted(callback: Any, epochs: int, folder: Path, checkpoint: Path | None = N
 
 
 @of_lightning
+@needs_lightning
 def test_the_trainer_of_lightning_removes_norms_and_resumes(tmp_path: Path) -> None:
     from normless.integrations import LightningRemoval
 
@@ -134,6 +141,7 @@ def test_the_trainer_of_lightning_removes_norms_and_resumes(tmp_path: Path) -> N
 
 
 @of_lightning
+@needs_lightning
 def test_the_trainer_of_lightning_is_watched(tmp_path: Path) -> None:
     from normless.integrations import LightningWatch
 

@@ -228,7 +228,7 @@ def test_every_sum_is_a_module_of_its_own(kind: type[Called]) -> None:
             ours = torch.autograd.grad(inner(x, scale=scale).sum(), inner.first[0].weight)[0]  # type: ignore[arg-type]
             close(ours, torch.autograd.grad(expected.sum(), block.first[0].weight)[0])  # type: ignore[arg-type]
     if kind is not Checkpointed:
-        close(torch.export.export(net.eval(), (X,)).module()(X), net(X))
+        close(torch.export.export(net.eval(), (X,), strict=False).module()(X), net(X))
 
 
 class Loop(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from written_networks import Written
 
-from normless.optim import OPTIMIZERS, Lion, make_optimizer, param_groups
+from normless.optim import OPTIMIZERS, Lion, make_optimizer, muon, param_groups
 from normless.probes import descend
 
 INPUTS = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
@@ -54,6 +54,7 @@ def test_lion_is_algorithm_2_of_its_paper(rate: Any) -> None:
     torch.testing.assert_close(trained.data, w)
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has Muon since 2.9")
 def test_muon_is_the_two_optimizers_on_their_groups() -> None:
     model, other = network(), network()
     optimizer = make_optimizer("Muon(lr=0.02, weight_decay=0.05)", model, INPUTS)
@@ -68,6 +69,7 @@ def test_muon_is_the_two_optimizers_on_their_groups() -> None:
     assert all(map(torch.equal, own, step(other, of_muon, torch.optim.AdamW(groups.rest))))
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has Muon since 2.9")
 def test_a_copy_and_a_restored_muon_go_on_alike() -> None:
     model = network()
     optimizer = make_optimizer("Muon", model, INPUTS)
@@ -89,3 +91,9 @@ def test_every_optimizer_trains_the_groups_by_role(name: str) -> None:
     assert {group["name"] for group in optimizer.param_groups} > {"biases"}
     losses = list(descend(model, [(INPUTS, INPUTS[:, :3])] * 20, optimizer, loss=nn.MSELoss()))
     assert losses[-1] < losses[0]
+
+
+def test_an_older_torch_has_no_muon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "OF_MATRICES", ())
+    with pytest.raises(ValueError, match="Muon needs torch"):
+        make_optimizer("Muon", network(), INPUTS)
