@@ -17,13 +17,17 @@ import torch
 from torch import nn
 
 from normless._internal.exclusive import borrowing
+from normless._internal.restoring import attributes_kept
 
 
 @borrowing
 def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
-    """Run a network without gradients, fused paths and warnings; modes and state as in `preserve_state`."""
+    """Run a network without gradients, fused paths and warnings; modes and state as in `preserve_state`.
+
+    Attributes too are as before: what forward code caches here has no gradients.
+    """
     # The network's own pass will repeat its warnings (such as no gradients in a checkpoint).
-    with preserve_state(model, training=training), torch.no_grad(), unfused(), quiet():
+    with attributes_kept(model), preserve_state(model, training=training), torch.no_grad(), unfused(), quiet():
         yield
 
 

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
-from operator import is_not
-from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from normless._internal.restoring import restorations
 from normless._internal.state import preserve_random_state
-
-# Objects of these packages are caches, locks, loggers and the like; forward code keeps no activations there.
-_FOREIGN = {*sys.stdlib_module_names, "torch", "numpy"} - {"__main__"}
-_ATOMS = {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type, type(sys)}
-_CONTAINERS = {dict, OrderedDict, list, set, deque, bytearray}
-# A larger array is data, of which no copy is made.
-LARGEST_ARRAY = 2**24
-
-Restore = Callable[[], Any]
-"""Restores one object, without what it holds."""
-Visit = Callable[[Any], tuple[Iterable[Any], Restore | None]]
-"""Returns what an object holds, and what restores it."""
 
 
 @contextmanager
@@ -39,7 +21,7 @@ def untouched(model: nn.Module, *others: Any) -> Iterator[None]:
     objects such as data classes, the variables of hooks, small arrays, random generators, and the memory, `.grad` and
     `requires_grad` of tensors. The tape restores the values of tensors. Iterators are not restored.
     """
-    restoring = _restoring([model, *others])
+    restoring = restorations([model, *others])
     try:
         with preserve_random_state(model):
             yield
@@ -56,171 +38,3 @@ def below_autograd() -> Iterator[None]:
     """
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
         yield
-
-
-def _restoring(pending: list[Any]) -> list[Restore]:
-    """Return what restores the objects that can be reached."""
-    seen: dict[int, Any] = {}
-    empty: list[Any] = []
-    restoring: list[Restore] = [partial(_clear, empty)]
-    while pending:
-        value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        own: type = type(value)
-        parts, restore = _visit_of(own)(value)
-        if restore is not None:
-            restoring.append(restore)
-        for part in parts:
-            # Most of what modules hold are numbers and empty containers.
-            kind: type = type(part)
-            if kind in _CONTAINERS and not part:
-                empty.append(part)
-            elif kind not in _ATOMS:
-                pending.append(part)
-    return restoring
-
-
-def _clear(containers: list[Any]) -> None:
-    """Empty containers that were empty."""
-    for container in containers:
-        if container:
-            container.clear()
-
-
-@cache
-def _visit_of(kind: type) -> Visit:
-    """Return how objects of a type are visited."""
-    return next((visit for base, visit in _VISITS.items() if issubclass(kind, base)), _visit_object)
-
-
-def _visit_dict(value: dict[Any, Any], base: Any = dict) -> tuple[Iterable[Any], Restore]:
-    content = dict(base.items(value))
-
-    def restore() -> None:
-        now = dict(base.items(value))
-        if (
-            len(now) != len(content)
-            or any(map(is_not, now, content))
-            or any(map(is_not, now.values(), content.values()))
-        ):
-            base.clear(value)
-            base.update(value, content)
-
-    return content.values(), restore
-
-
-def _visit_sequence(value: Any, base: Any, fill: Callable[[Any, list[Any]], Any]) -> tuple[Iterable[Any], Restore]:
-    content = list(base.__iter__(value))
-
-    def restore() -> None:
-        now = list(base.__iter__(value))
-        if len(now) != len(content) or any(map(is_not, now, content)):
-            base.clear(value)
-            fill(value, content)
-
-    return content, restore
-
-
-def _visit_tensor(tensor: Tensor) -> tuple[Iterable[Any], Restore]:
-    with torch._C.DisableTorchFunctionSubclass():
-        is_dense = tensor.layout is torch.strided and not tensor.is_nested
-        before, kind, is_leaf = tensor.detach(), type(tensor), tensor.is_leaf
-        requires_grad, gradient = tensor.requires_grad, tensor.grad if is_leaf else None
-
-    def restore() -> None:
-        if type(tensor) is not kind:
-            tensor.__class__ = kind
-        with torch._C.DisableTorchFunctionSubclass():
-            if is_dense and _memory(tensor) != _memory(before):
-                tensor.data = before
-            if is_leaf and tensor.requires_grad != requires_grad:
-                tensor.requires_grad_(requires_grad)
-            if is_leaf and tensor.grad is not gradient:
-                tensor.grad = gradient
-
-    return () if gradient is None else (gradient,), restore
-
-
-def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-def _visit_module(module: nn.Module) -> tuple[Iterable[Any], Restore]:
-    kind = type(module)
-
-    def restore() -> None:
-        if type(module) is not kind:
-            object.__setattr__(module, "__class__", kind)
-
-    return (object.__getattribute__(module, "__dict__"),), restore
-
-
-def _visit_object(value: Any) -> tuple[Iterable[Any], Restore | None]:
-    kind: type = type(value)
-    if (_package(kind) in _FOREIGN and kind is not SimpleNamespace) or isinstance(value, type):
-        return (), None
-    # Without code of its class.
-    table = (object.__getattribute__(value, "__dict__"),) if kind.__dictoffset__ else ()
-    slots = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
-
-    def restore() -> None:
-        for name, own in slots.items():
-            object.__setattr__(value, name, own)
-
-    return (*table, *slots.values()), restore if slots else None
-
-
-@cache
-def _slots(kind: type) -> tuple[str, ...]:
-    declared = (vars(base).get("__slots__", ()) for base in kind.__mro__)
-    names = [name for one in declared for name in ((one,) if isinstance(one, str) else one)]
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-def _package(value: Any) -> str:
-    return str(getattr(value, "__module__", "")).partition(".")[0]
-
-
-def _visit_function(function: FunctionType) -> tuple[Iterable[Any], None]:
-    # Hooks of this package observe the pass.
-    return () if _package(function) in ("torch", "normless") else function.__closure__ or (), None
-
-
-def _visit_cell(cell: CellType) -> tuple[Iterable[Any], Restore | None]:
-    try:
-        content = cell.cell_contents
-    except ValueError:  # It is empty yet.
-        return (), None
-    return (content,), partial(setattr, cell, "cell_contents", content)
-
-
-def _visit_array(array: np.ndarray[Any, Any]) -> tuple[Iterable[Any], Restore | None]:
-    is_kept = type(array) is np.ndarray and array.flags.writeable and array.nbytes <= LARGEST_ARRAY
-    return (), partial(np.copyto, array, array.copy()) if is_kept else None
-
-
-# By type, a subclass before its base.
-_VISITS: dict[type, Visit] = {
-    nn.Module: _visit_module,
-    Tensor: _visit_tensor,
-    OrderedDict: partial(_visit_dict, base=OrderedDict),
-    dict: _visit_dict,
-    list: partial(_visit_sequence, base=list, fill=list.extend),
-    set: partial(_visit_sequence, base=set, fill=set.update),
-    deque: partial(_visit_sequence, base=deque, fill=deque.extend),
-    bytearray: partial(_visit_sequence, base=bytearray, fill=bytearray.extend),
-    tuple: lambda value: (value, None),
-    frozenset: lambda value: (value, None),
-    FunctionType: _visit_function,
-    CellType: _visit_cell,
-    MethodType: lambda method: ((method.__self__,), None),
-    BuiltinMethodType: lambda method: ((method.__self__,), None),
-    partial: lambda call: ((call.func, call.args, call.keywords), None),
-    np.ndarray: _visit_array,
-    random.Random: lambda own: ((), partial(own.setstate, own.getstate())),
-    torch.Generator: lambda own: ((), partial(own.set_state, own.get_state())),
-    np.random.RandomState: lambda own: ((), partial(own.set_state, own.get_state())),
-    np.random.Generator: lambda own: ((), partial(setattr, own.bit_generator, "state", own.bit_generator.state)),
-}
