@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.exclusive import exclusive
+from normless._internal.restoring import attributes_of, restorations
 from normless.errors import NormlessError, UnsupportedEditError
 
 Value = TypeVar("Value")
@@ -30,9 +31,8 @@ def copied(value: Value) -> Value:
     networks = [member for member in members if isinstance(member, nn.Module)]
     for network in networks:
         require_whole(network)
-    modules = chain.from_iterable(network.modules() for network in networks)
     memo: dict[int, Any] = {
-        id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed_by, modules))
+        id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed, networks))
     }
     _copy_modules(networks, memo)
     return deepcopy(value, memo)
@@ -43,12 +43,10 @@ def without_values(model: Model) -> Model:
     """Return a copy of a network with parameters and buffers on the meta device: shapes and types without values."""
     require_whole(model)
     memo: dict[int, Any] = {}
-    for module in model.modules():
-        for tensor in chain(module._parameters.values(), module._buffers.values(), _computed_by(module)):
-            if tensor is not None and id(tensor) not in memo:
-                new = torch.empty_like(tensor, device="meta").detach()
-                is_parameter = isinstance(tensor, nn.Parameter)
-                memo[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
+    for tensor in chain(model.parameters(), model.buffers(), _computed(model)):
+        new = torch.empty_like(tensor, device="meta").detach()
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
     _copy_modules([model], memo)
     return deepcopy(model, memo)
 
@@ -67,9 +65,12 @@ def require_whole(model: nn.Module, kind: type[NormlessError] = UnsupportedEditE
         )
 
 
-def _computed_by(module: nn.Module) -> Iterator[Tensor]:
-    """Return the tensors with an autograd history that a module stores as attributes or buffers."""
-    for value in chain(vars(module).values(), module._buffers.values()):
+def _computed(model: nn.Module) -> Iterator[Tensor]:
+    """Return the tensors with an autograd history that modules hold as buffers or attributes, in containers too."""
+    modules = {id(module): module for module in model.modules()}
+    reached: dict[int, Any] = {**modules}
+    restorations(attributes_of(modules.values()), reached)
+    for value in chain(reached.values(), model.buffers()):
         if isinstance(value, Tensor) and not value.is_leaf:
             yield value
 

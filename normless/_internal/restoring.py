@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from operator import is_not
-from types import BuiltinMethodType, CellType, FunctionType, MappingProxyType, MethodType, SimpleNamespace
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,9 @@ def attributes_kept(model: nn.Module) -> Iterator[None]:
 
     A lazy module that gets its sizes is left as it becomes.
     """
-    modules = {id(module): module for module in model.modules()}
-    held = [
-        value
-        for module in modules.values()
-        for name, value in vars(module).items()
-        if name not in _TABLES and type(value) not in _ATOMS
-    ]
-    restoring = restorations(held, modules)
-    tables = [(module, type(module), _visit_dict(vars(module))[1]) for module in modules.values()]
+    modules = [*model.modules()]
+    tables = [(module, type(module), _visit_dict(vars(module))[1]) for module in modules]
+    restoring = restorations(attributes_of(modules), {id(module): module for module in modules})
     try:
         yield
     finally:
@@ -55,9 +49,24 @@ def attributes_kept(model: nn.Module) -> Iterator[None]:
                 restore()
 
 
-def restorations(pending: list[Any], known: Mapping[int, Any] = MappingProxyType({})) -> list[Restore]:
-    """Return what restores the objects that can be reached, but not those known by their ids."""
-    seen: dict[int, Any] = {**known}
+def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
+    """Return the attributes of modules that are not numbers, texts and the like, nor in torch's own tables."""
+    return [
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if name not in _TABLES and type(value) not in _ATOMS
+    ]
+
+
+def restorations(pending: list[Any], seen: dict[int, Any] | None = None) -> list[Restore]:
+    """Return what restores the objects that can be reached.
+
+    Args:
+        pending: the objects to start from; it is emptied.
+        seen: by their ids, objects that are left out. The objects that are reached are added.
+    """
+    seen = {} if seen is None else seen
     empty: list[Any] = []
     restoring: list[Restore] = [partial(_clear, empty)]
     while pending:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
+from normless._internal.copying import copied
 from normless._internal.state import running
 from normless._internal.warn import warn
 from normless.edits.passes import Pass, passed
@@ -184,7 +185,8 @@ def _check_dead(surgery: Surgery, seen: Pass, original: nn.Module | None, networ
     selects = any(operation.name in SELECT_BY_VALUE for operation in surgery.map.flow.operations)
     if not dead or original is None or selects or _shrinks(seen):
         return
-    before = passed(surgery, original, training=False)
+    # A copy too, so that tensors that forward code has kept from earlier passes have no history in both.
+    before = passed(surgery, copied(original), training=False)
     if before.gradients is None or _shrinks(before):
         return
     least = _ROUNDING * max(before.gradients.values(), default=0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,3 +76,51 @@ def test_networks_for_evaluation_keep_their_outputs(kind: str) -> None:
     torch.testing.assert_close(fused(x), converted(x), rtol=1e-4, atol=1e-5)
     assert {name.rpartition(".")[2] for name in fused.state_dict()} == {"weight", "bias"}
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+class Remembering(nn.Module):
+    """A convolution and an offset that keeps what it computes in one of its attributes."""
+
+    def __init__(self, layer: nn.Conv2d, where: str) -> None:
+        super().__init__()
+        self.layer, self.where = layer, where
+        self.offset = nn.Parameter(torch.rand(layer.out_channels, 1, 1))
+        self.table: dict[str, Tensor] = {}
+        self.seen: list[Tensor] = []
+        self.state = SimpleNamespace(tables=({},))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.where == "cache in evaluation" and not self.training:
+            self.table.setdefault("cpu", self.offset * 2)
+        y: Tensor = self.layer(x) + self.table.get("cpu", self.offset)
+        if self.where == "list":
+            self.seen.append(y)
+        elif self.where == "attribute":
+            self.last = (y, {"mean": y.mean()})
+        elif self.where == "object":
+            self.state.tables[0]["last"] = y
+        return y
+
+
+def held(model: nn.Module) -> list[str]:
+    """What the modules that remember hold."""
+    return [str({**vars(module), "where": ""}) for module in model.modules() if isinstance(module, Remembering)]
+
+
+@pytest.mark.parametrize("where", ["cache in evaluation", "list", "attribute", "object"])
+@pytest.mark.parametrize("ran", [False, True])
+def test_what_forward_code_keeps_is_copied_and_left_as_it_was(where: str, ran: bool) -> None:
+    model = Network(lambda layer: Remembering(layer, where)).eval()
+    if ran:
+        model(IMAGES)
+    before = held(model)
+    net = nl.convert(model, "skipinit(alpha=1)", IMAGES)
+    assert held(model) == before
+    if not ran:
+        assert [len(text) for text in held(net)] == [len(text) for text in before]
+        deepcopy(net)
+    # No check has left a table without gradients.
+    net(IMAGES).sum().backward()
+    offsets = [module.offset.grad for module in net.modules() if isinstance(module, Remembering)]
+    assert offsets
+    assert ran or None not in offsets
