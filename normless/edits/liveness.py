@@ -101,7 +101,8 @@ def _openable(surgery: Surgery, original: nn.Module | None) -> Iterator[dict[str
     for path, module in surgery.model.named_modules():
         multiplier = module.multiplier if isinstance(module, (ScalarAffine, ResidualSum)) else None
         if isinstance(multiplier, Tensor) and not multiplier.any():
-            closed[f"{path}.multiplier".lstrip(".")] = _Closed(multiplier, torch.ones_like(multiplier))
+            # At 1, signals without norms may grow over depth until functions saturate.
+            closed[f"{path}.multiplier".lstrip(".")] = _Closed(multiplier, torch.full_like(multiplier, 0.1))
     for name, parameter in surgery.model.named_parameters():
         is_new = name in surgery.zeroed or (name in before and bool(before[name].any()))
         if is_new and not parameter.any():

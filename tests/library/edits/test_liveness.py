@@ -47,6 +47,19 @@ def test_growth_over_depth_is_a_warning() -> None:
         nl.convert(model, "skipinit", X)
 
 
+def test_a_function_that_saturates_where_branches_are_wide_open_is_not_dead() -> None:
+    """With every multiplier at 1 the signal grows by 5 per block, and a softmax of it has no gradient in float32."""
+    model = branches(*(block() for _ in range(12)), written(lambda m, x: F.softmax(m.f(x), -1), "f"))
+    with torch.no_grad():
+        for one in model[1:13]:
+            one.g.weight.mul_(20)  # type: ignore[union-attr, operator]
+    net = nl.convert(model, "skipinit(keep_scale=False)", X)
+    net(X)[:, 0].sum().backward()
+    assert net[13].f.weight.grad.any()  # type: ignore[union-attr]
+    with pytest.raises(nl.UnsupportedEditError, match="no longer have any gradient"):
+        nl.convert(model, "skipinit(alpha=1, keep_scale=False)", X)
+
+
 def with_gain(kind: str) -> nn.Module:
     """x + g(f(x)), the last weight divided by its own norm times a gain, by torch or in forward code."""
     if kind == "parametrized":
