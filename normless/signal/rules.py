@@ -214,13 +214,22 @@ def _add(p: Propagation, at: int, x: Moments) -> Moments | str:
     if p.by_position and others:
         return _sum(p, at, x)
     constant = p.constant(at, x.mean.shape) if not others else None
-    if p.by_position or (isinstance(constant, Tensor) and constant.numel() == 1):
+    if p.by_position or isinstance(constant, (int, float)) or (constant is not None and constant.numel() == 1):
         sign = -1.0 if p.flow[at].name == "sub" else 1.0
         return "an addition of unknown values" if constant is None else x.shifted(sign * constant)
     for term in (*map(p.of, others), *([Moments.standard(p.power_of(learned))] if learned else [])):
         count = max(x.mean.shape[1], term.mean.shape[1])
         x = replace(x.with_channels(count).plus(term.with_channels(count)), positive=None)
     return x
+
+
+@rule("rsub")
+def _subtract(p: Propagation, at: int, x: Moments) -> Moments | str:
+    """Subtract from a constant."""
+    constant = p.constant(at, x.mean.shape) if len(p.reads[at]) == 1 else None
+    if not isinstance(constant, (int, float)):
+        return "a subtraction from unknown values"
+    return x.times(-1.0).shifted(constant)
 
 
 @rule("residual_sum", kind="sum")
