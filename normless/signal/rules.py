@@ -13,7 +13,6 @@ from math import exp, prod, sqrt
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from normless._internal.reach import reachable
