@@ -80,15 +80,17 @@ def running_place(kind: type, frame: FrameType | None, is_method: bool = False) 
         is_method: whether the expression calls a method of a tensor.
     """
     # Equal expressions have the same place, which is found once.
-    known: list[Any] = [kind, is_method]
+    known: list[Any] = [kind]
     steps: list[tuple[Routine, CodeType, int]] = []
     methods = _methods(kind)
     while frame is not None:
         code = frame.f_code
         routine = methods.get(code)
-        if routine is None and _is_between(frame.f_globals.get("__name__", "")):
+        if routine is None and _is_between(module := frame.f_globals.get("__name__", "")):
             if steps:
                 break
+            # A function such as F.sigmoid calls the method, not the expression.
+            is_method = is_method and (module in _OF_TENSORS or module.startswith(str(__package__)))
         else:
             routine = routine or Routine(code.co_name, code)
             instruction = frame.f_lasti
@@ -100,12 +102,14 @@ def running_place(kind: type, frame: FrameType | None, is_method: bool = False) 
             steps.append((routine, code, instruction))
             known += (id(code), instruction)
         frame = frame.f_back
-    key = tuple(known)
+    key = (is_method, *known)
     if key not in _PLACES:
         _PLACES[key] = _place_of(steps, is_method), steps
     return _PLACES[key][0]
 
 
+# Modules of torch through which methods of tensors pass.
+_OF_TENSORS = {"torch._tensor", "torch.overrides"}
 # By class and instructions; the code is kept, since another could get its id.
 _PLACES: dict[tuple[Any, ...], tuple[Place | None, Any]] = {}
 

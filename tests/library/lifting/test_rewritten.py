@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import normless as nl
 from normless.edits import ScaleSums
-from normless.nn import ResidualSum
+from normless.nn import ResidualSum, ShiftedActivation
 
 X, MASK = torch.randn(3, 4), torch.rand(3, 1)
 close = torch.testing.assert_close
@@ -266,3 +267,39 @@ def test_the_sums_of_a_loop_are_modules_of_their_own() -> None:
     compiled: Any = torch.compile(net, backend="eager", fullgraph=True)
     close(compiled(X), net(X))
     close(torch.export.export(net, (X,)).module()(X), net(X))
+
+
+class Gated(nn.Module):
+    """A block whose gate is a function of torch that calls a method of its tensor, or that method."""
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        self.norm, self.gate = nn.LayerNorm(4), gate
+        self.value, self.weights, self.out = (nn.Linear(4, 4) for _ in range(3))
+        self.function = functional.sigmoid
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        weights = self.weights(h) * 2
+        if self.gate == "attribute":
+            gate = self.function(weights)
+        elif self.gate == "function":
+            gate = functional.sigmoid(weights)
+        elif self.gate == "tanh":
+            gate = functional.tanh(weights)
+        else:
+            gate = weights.sigmoid()
+        y: Tensor = x + self.out(self.value(h) * gate)
+        return y
+
+
+@pytest.mark.parametrize("gate", ["attribute", "function", "tanh", "method"])
+def test_a_function_that_calls_a_method_is_the_expression(gate: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Gated(gate), Gated(gate), nn.Linear(4, 2))
+    net: Any = nl.convert(model, "as_written + ScalarBiases()", X)
+    close(net(X), model(X))
+    (shifted,) = (module for module in net[1].modules() if isinstance(module, ShiftedActivation))
+    nn.init.constant_(shifted.input_bias, 0.6)  # type: ignore[arg-type]
+    with torch.no_grad():
+        model[1].get_submodule("weights").bias += 0.3  # type: ignore[operator]
+    close(net(X), model(X))
