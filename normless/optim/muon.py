@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import AdamW, Optimizer
 
-OF_MATRICES: tuple[type[Optimizer], ...] = tuple(filter(None, [getattr(torch.optim, "Muon", None)]))
+OF_MATRICES: tuple[Any, ...] = tuple(filter(None, [getattr(torch.optim, "Muon", None)]))
 """`torch.optim.Muon`, which torch has since 2.9."""
 
 
