@@ -38,8 +38,7 @@ LIBRARY = [
     {"schemes"},
     {"conversion"},
     {"optim", "probes", "removal", "saving", "trained"},
-    {"diagnosis"},
-    {"health"},
+    {"doctor"},
     {"integrations", "plotting", "testing"},
     {"cli"},
 ]

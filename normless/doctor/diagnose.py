@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless._internal.exclusive import exclusive
-from normless.doctor.experiments import batches, investigation, settings, trial
+from normless.doctor.experiments import batches, investigation, own_step, settings, trial
 from normless.doctor.experiments.cures import with_tried_cures
 from normless.doctor.facts.batches import Batches, are_several, read_batches
 from normless.doctor.facts.examination import BackwardError, Examination, PassError
@@ -73,6 +73,16 @@ OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, bloc
 REST = "everything else"
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What a diagnosis tries: trial steps, experiments, further batches, and the person's own step."""
+
+    steps: int
+    investigate: bool | None
+    batches: Batches
+    step: own_step.OwnStep | None
+
+
 @exclusive
 def diagnose(
     model: nn.Module,
@@ -83,6 +93,7 @@ def diagnose(
     residual_map: ResidualMap | None = None,
     trial_steps: int = 20,
     investigate: bool | None = None,
+    step: own_step.OwnStep | None = None,
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode, or on several.
 
@@ -109,11 +120,19 @@ def diagnose(
             another optimizer or loss, other inputs and targets, layers initialized anew, and the forward pass without
             one of its operations, such as dropout, norms and masks. Each takes 60 steps on a copy. If None, they are
             made for small networks that cannot be fitted.
+        step: the training step, called as `step(model, batch, optimizer)` with copies, 40 times under the rules of
+            `nl.watch`: the order of calls, modes, cleared and scaled gradients, states and rates.
 
     Raises:
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
-        InputsError: the network does not run on the inputs, or the loss fails on targets that are not tensors.
+        InputsError: the network does not run on the inputs, the loss fails on targets that are not tensors, the
+            optimizer is a class, or the step raises an error.
     """
+    if isinstance(optimizer, type):
+        raise InputsError(
+            f"Expected an optimizer, got the class {optimizer.__name__}: make one, "
+            f"{optimizer.__name__}(model.parameters(), lr=…)."
+        )
     require_network(model)
     several = read_batches(model, batch, batches.MOST) if are_several(batch) else []
     inputs, labels = several[0] if several else split_batch(batch)
@@ -126,7 +145,8 @@ def diagnose(
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
     examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
-    checks = _run(examination, trial_steps, investigate, several)
+    plan = _Plan(trial_steps, investigate, several or [(inputs, labels)], step)
+    checks = _run(examination, plan)
     if checks[-1].name == REST:
         return Diagnosis(checks, (), max(len(several), 1))
     cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
@@ -147,10 +167,10 @@ def _located(exam: Examination, found: Finding) -> Finding:
     return found
 
 
-def _run(exam: Examination, steps: int, investigate: bool | None, several: Batches) -> tuple[Check, ...]:
+def _run(exam: Examination, plan: _Plan) -> tuple[Check, ...]:
     """Run the checks until one blocks the others; each knows what those before it found."""
     checks: list[Check] = []
-    for check in _checks(exam, steps, investigate, several):
+    for check in _checks(exam, plan):
         checks.append(check)
         exam.found += check.findings
         if check.asked:
@@ -161,7 +181,7 @@ def _run(exam: Examination, steps: int, investigate: bool | None, several: Batch
     return tuple(checks)
 
 
-def _checks(exam: Examination, steps: int, investigate: bool | None, several: Batches) -> Iterator[Check]:
+def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
     """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
     if is_sharded(exam.model):
         yield optimizer.check_optimizer(exam)
@@ -203,16 +223,18 @@ def _checks(exam: Examination, steps: int, investigate: bool | None, several: Ba
         yield Check("residual blocks", "there is no gradient to measure", asked=False)
     yield optimizer.check_optimizer(exam)
     yield direction.check_direction(exam)
-    yield trial.check_trial(exam, steps)
+    yield trial.check_trial(exam, plan.steps)
     yield columns.check_target_scale(exam)
     yield terms.check_terms(exam)
     yield targets.check_relation(exam)
-    yield settings.check_settings(exam, steps)
-    if several and steps:
-        yield batches.check_batches(exam, several)
+    yield settings.check_settings(exam, plan.steps)
+    if len(plan.batches) > 1 and plan.steps:
+        yield batches.check_batches(exam, plan.batches)
+    if plan.step is not None:
+        yield own_step.check_step(exam, plan.step, plan.batches)
     yield information.check_information(exam)
     yield recurrence.check_time(exam)
-    yield investigation.check_experiments(exam, steps, investigate)
+    yield investigation.check_experiments(exam, plan.steps, plan.investigate)
 
 
 def _failed_backward(error: BackwardError) -> Check:

@@ -161,7 +161,8 @@ def _clipped(text: str, most: int, used: int = 0) -> list[str]:
     """Return at most so many lines of a text; `used` characters of the first are taken."""
     lines = wrap(text, _WIDTH, initial_indent=" " * used, subsequent_indent="") or [""]
     if len(lines) > most:
-        lines[most - 1 :] = [shorten(" ".join(lines[most - 1 :]), _WIDTH, placeholder=" …")]
+        width = _WIDTH - used if most == 1 else _WIDTH
+        lines[most - 1 :] = [shorten(" ".join(lines[most - 1 :]), width, placeholder=" …")]
     return [lines[0].lstrip() if used else lines[0], *lines[1:]]
 
 

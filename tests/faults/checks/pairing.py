@@ -56,9 +56,7 @@ rows = {
     ),
 }
 checks(_policy, rows)
-rows = {
-    "teacher_beside_itself": ("constant_term", lambda _, teacher: teacher, lambda outputs, _: outputs)
-}
+rows = {"teacher_beside_itself": ("constant_term", lambda _, teacher: teacher, lambda outputs, _: outputs)}
 checks(_distilled, rows)
 
 

@@ -1,0 +1,68 @@
+"""Run the person's own training step on copies, and judge what it does by the rules of the watch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from inspect import signature
+from itertools import cycle, islice
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normless._internal.state import preserve_random_state
+from normless.doctor.experiments.steps import copies
+from normless.doctor.facts.batches import Batches
+from normless.doctor.facts.examination import Examination
+from normless.doctor.findings import NotAsked, Steps, check
+from normless.doctor.watch.watch import WatchWarning, watch
+from normless.errors import InputsError
+
+OwnStep = Callable[..., Any]
+"""Makes one training step: `step(model, batch, optimizer)`; what it returns counts as its loss."""
+# The rules of the watch need up to so many steps.
+STEPS = 40
+
+
+@check("the training step")
+def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
+    """Run the step on copies of network and optimizer under a watch, in turn on each batch."""
+    if exam.optimizer is None:
+        raise NotAsked("a step needs its optimizer: nl.diagnose(…, optimizer=, step=)")
+    if not _fits(step):
+        raise InputsError(
+            f"Expected step(model, batch, optimizer), which makes one step, got {_name(step)}{signature(step)}."
+        )
+    model, optimizer = copies(exam, exam.optimizer)
+    losses: list[float] = []
+    with preserve_random_state(model), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", WatchWarning)
+        with watch(model) as watched:
+            for batch in islice(cycle(batches), STEPS):
+                try:
+                    loss = step(model, batch, optimizer)
+                except Exception as error:
+                    raise InputsError(f"{_name(step)} raises an error: {type(error).__name__}: {error}") from error
+                if isinstance(loss, (Tensor, float)) and torch.as_tensor(loss).numel() == 1:
+                    losses.append(float(torch.as_tensor(loss).detach()))
+    yield from watched.findings
+    known = [loss for loss in losses if isfinite(loss)]
+    fell = f"; its loss goes from {known[0]:.3g} to {known[-1]:.3g}" if known else ""
+    return f"{watched.step} steps of the optimizer in {STEPS} calls{fell}"
+
+
+def _fits(step: OwnStep) -> bool:
+    """Whether a function takes three arguments; functions of C, whose signature is not known, may."""
+    with suppress(ValueError):
+        try:
+            signature(step).bind(None, None, None)
+        except TypeError:
+            return False
+    return True
+
+
+def _name(step: OwnStep) -> str:
+    return getattr(step, "__name__", type(step).__name__)

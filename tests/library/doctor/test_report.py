@@ -1,0 +1,111 @@
+"""What a diagnosis prints: ten lines, whatever was found; consequences after causes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Adam, Optimizer
+
+import normless as nl
+from normless.doctor import Check, Cure, Diagnosis, Finding
+from normless.errors import InputsError
+
+words = st.lists(st.text("abcdefgh.{}/%", min_size=1, max_size=40), min_size=1, max_size=60).map(" ".join)
+findings = st.builds(
+    Finding,
+    kind=st.sampled_from(["not_fitted", "softmax_over_one", "discarded_input"]),
+    severity=st.floats(0, 1),
+    title=words,
+    evidence=st.dictionaries(words, st.floats() | st.integers() | words, max_size=12),
+    where=st.lists(words, max_size=40).map(tuple),
+    theory=words,
+    cure=st.builds(Cure, words, is_tried=st.booleans()),
+    advice=st.booleans(),
+    line=st.just("") | words,
+)
+
+
+@given(st.lists(findings, max_size=6), st.integers(1, 3))
+def test_a_diagnosis_fits_on_ten_lines(found: list[Finding], batches: int) -> None:
+    diagnosis = Diagnosis(
+        (Check("a check", "a summary", tuple(found)), Check("another", "", asked=False)), (), batches
+    )
+    lines = str(diagnosis).splitlines()
+    assert len(lines) <= 10
+    assert max(map(len, lines)) <= 118
+    kinds = [own.kind for own in diagnosis.findings]
+    if {"softmax_over_one", "discarded_input"} <= {*kinds}:
+        last_cause = max(at for at, kind in enumerate(kinds) if kind != "discarded_input")
+        assert kinds.index("discarded_input") > last_cause
+    assert all(own.title.split()[0] in diagnosis.full() for own in found)
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 2))
+
+
+def _loss(model: nn.Module, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def _right(model: nn.Module, batch: Any, optimizer: Optimizer) -> Tensor:
+    model.train()
+    optimizer.zero_grad()
+    loss = _loss(model, batch)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def _never_zeroed(model: nn.Module, batch: Any, optimizer: Optimizer) -> None:
+    _loss(model, batch).backward()
+    optimizer.step()
+
+
+def _zeroed_before_the_step(model: nn.Module, batch: Any, optimizer: Optimizer) -> None:
+    _loss(model, batch).backward()
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def _left_in_evaluation(model: nn.Module, batch: Any, optimizer: Optimizer) -> None:
+    optimizer.zero_grad()
+    _loss(model, batch).backward()
+    optimizer.step()
+    model.eval()
+
+
+STEPS = {
+    _right: [],
+    _never_zeroed: ["kept_gradients"],
+    _zeroed_before_the_step: ["cleared_gradients"],
+    _left_in_evaluation: ["left_in_evaluation"],
+}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_a_step_is_judged_on_copies(step: Any) -> None:
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+    model = _network()
+    optimizer = Adam(model.parameters(), 1e-2)
+    before = [parameter.clone() for parameter in model.parameters()]
+    diagnosis = nl.diagnose(model, (x, (x[:, 0] > 0).long()), optimizer=optimizer, step=step)
+    assert [own.kind for own in diagnosis.findings] == STEPS[step]
+    assert all(map(torch.equal, before, model.parameters()))
+    assert not optimizer.state
+    assert model.training
+
+
+def test_steps_and_optimizers_that_cannot_be_run() -> None:
+    model, batch = _network(), (torch.randn(4, 8), torch.arange(4) % 2)
+    with pytest.raises(InputsError, match=r"step\(model, batch, optimizer\)"):
+        nl.diagnose(model, batch, optimizer=Adam(model.parameters()), step=lambda model: 1)
+    with pytest.raises(InputsError, match="class Adam"):
+        nl.diagnose(model, batch, optimizer=Adam)  # type: ignore[arg-type]
