@@ -19,7 +19,7 @@ from normless.doctor.experiments.cures import with_tried_cures
 from normless.doctor.facts.batches import Batches, are_several, read_batches
 from normless.doctor.facts.examination import BackwardError, Examination, PassError
 from normless.doctor.facts.flow import tensors
-from normless.doctor.findings import Check, Evidence, Finding, finding
+from normless.doctor.findings import Budget, Check, Evidence, Finding, finding
 from normless.doctor.report import Diagnosis
 from normless.doctor.rules import (
     blocks,
@@ -71,6 +71,8 @@ OF_PASS = (
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 # The name of what was not checked because something else forbids it.
 REST = "everything else"
+# Diagnoses of networks with so many parameters have a budget if none is given.
+LARGE = 5 * 10**6
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def diagnose(
     trial_steps: int = 20,
     investigate: bool | None = None,
     step: own_step.OwnStep | None = None,
+    budget: float | None = None,
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode, or on several.
 
@@ -122,6 +125,9 @@ def diagnose(
             made for small networks that cannot be fitted.
         step: the training step, called as `step(model, batch, optimizer)` with copies, 40 times under the rules of
             `nl.watch`: the order of calls, modes, cleared and scaled gradients, states and rates.
+        budget: the number of training steps that may be made on copies; what it leaves out is listed, and an
+            experiment that has begun is finished. By default 80, or 40 without an optimizer, for networks of 5·10⁶
+            parameters or more, and no limit for smaller ones.
 
     Raises:
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
@@ -144,7 +150,9 @@ def diagnose(
         loss = own_loss
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
-    examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    allowed = budget if budget is not None or size < LARGE else 40 if optimizer is None else 80
+    examination = Examination(model, inputs, labels, loss, optimizer, residual_map, budget=Budget(allowed))
     plan = _Plan(trial_steps, investigate, several or [(inputs, labels)], step)
     checks = _run(examination, plan)
     if checks[-1].name == REST:

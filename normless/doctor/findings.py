@@ -88,6 +88,7 @@ class Check:
         findings: the findings; empty if nothing is wrong.
         asked: False if the check does not apply or could not be made.
         blocks: whether its findings must be repaired before other checks can run.
+        is_left_out: whether the budget did not suffice for it, or for a part of it.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Check:
     findings: tuple[Finding, ...] = ()
     asked: bool = True
     blocks: bool = False
+    is_left_out: bool = False
 
     @property
     def verdict(self) -> str:
@@ -106,6 +108,26 @@ class Check:
 
 class NotAsked(Exception):  # noqa: N818
     """A check does not apply or cannot be made; the message is the reason."""
+
+
+class OverBudget(NotAsked):
+    """The steps that a diagnosis may make are used up."""
+
+
+@dataclass
+class Budget:
+    """The number of training steps that a diagnosis may make on copies, and those made; None is no limit.
+
+    An experiment that has begun is finished.
+    """
+
+    most: float | None = None
+    made: int = 0
+
+    def require(self) -> None:
+        """Raise OverBudget if no further experiment may begin."""
+        if self.most is not None and self.made >= self.most:
+            raise OverBudget(f"{self.made} of {self.most:g} steps were made; diagnose(…, budget=) allows more")
 
 
 Steps = Generator[Finding, None, str]
@@ -125,7 +147,10 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
             except StopIteration as end:
                 return Check(name, end.value, tuple(findings), blocks=blocks and bool(findings))
             except NotAsked as reason:
-                return Check(name, str(reason), tuple(findings), bool(findings), blocks and bool(findings))
+                is_left_out = isinstance(reason, OverBudget)
+                return Check(
+                    name, str(reason), tuple(findings), bool(findings), blocks and bool(findings), is_left_out
+                )
 
         return checked
 

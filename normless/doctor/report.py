@@ -115,9 +115,11 @@ class Diagnosis:
                 rows.append(("also found", _named(self.findings[1:])))
         if self.advice:
             rows.append(("advice", _named(self.advice)))
-        skipped = sum(not check.asked for check in self.checks)
-        also = f"; {skipped} checks did not apply" if skipped else ""
-        rows.append(("not looked at", f"{self._unseen}{also}; more in full()"))
+        skipped = sum(not check.asked and not check.is_left_out for check in self.checks)
+        left = ", ".join(check.name for check in self.checks if check.is_left_out)
+        also = f"; left out by the budget: {left}" if left else ""
+        also += f"; {skipped} checks did not apply" if skipped else ""
+        rows.append(("not looked at", f"{self._unseen}{also}; see full()"))
         return head, rows
 
     @property

@@ -110,6 +110,8 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 
 def _trained(exam: Examination, seen: Batches, held: Batches) -> Held:
     """Train a copy on batches in turn, and return the losses of held ones."""
+    exam.budget.require()
+    exam.budget.made += STEPS
     model, optimizer = copies(exam, exam.optimizer or AdamW(_trainable(exam.model), RATE))
     with preserve_state(model, training=True), quiet():
         losses = [*descend(model, islice(cycle(seen), STEPS), optimizer, loss=exam.loss, limit=inf)]

@@ -16,7 +16,7 @@ from normless.conversion import convert, plan, scheme_of
 from normless.doctor.experiments.rates import BETWEEN, LITTLE, MANY, MUCH
 from normless.doctor.experiments.steps import SCREEN, Trial, copies, fits, set_groups, stepped
 from normless.doctor.facts.examination import Examination
-from normless.doctor.findings import REFUTABLE, Cure, Finding
+from normless.doctor.findings import REFUTABLE, Cure, Finding, OverBudget
 from normless.errors import NormlessError
 from normless.folding import freeze
 from normless.optim import param_groups
@@ -54,15 +54,17 @@ def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> 
         for name in names if steps and not finding.advice else ():
             known = [trial for name in names if (trial := trials.get(name)) and trial.progress > share]
             if len(known) < needed and name not in trials:
-                trials[name] = try_cure(exam, name, steps)
-        if steps and finding.cure.settings and not finding.advice:
-            cures[id(finding)] = _with_settings(exam, finding.cure)
-        elif steps and names and not finding.advice:
-            tried = {name: trial for name in names if (trial := trials.get(name))}
-            control = None if finding.kind in OF_EVALUATION else _control(exam, steps)
-            cures[id(finding)] = _ranked(finding.cure, tried, control, exam.optimizer is not None)
-            needed, share = 1, MUCH
-        else:
+                with suppress(OverBudget):
+                    trials[name] = try_cure(exam, name, steps)
+        with suppress(OverBudget):
+            if steps and finding.cure.settings and not finding.advice:
+                cures[id(finding)] = _with_settings(exam, finding.cure)
+            elif any(name in trials for name in names) and not finding.advice:
+                tried = {name: trial for name in names if (trial := trials.get(name))}
+                control = None if finding.kind in OF_EVALUATION else _control(exam, steps)
+                cures[id(finding)] = _ranked(finding.cure, tried, control, exam.optimizer is not None)
+                needed, share = 1, MUCH
+        if id(finding) not in cures:
             proposed = replace(finding.cure, schemes=tuple(name for name in names if name != INITIALIZE))
             fitting = tuple(name for name in proposed.schemes if _fits(exam, name))
             cures[id(finding)] = replace(proposed, words=_words(proposed, fitting), schemes=_schemes(fitting))
@@ -75,7 +77,9 @@ def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[F
     if not refutable or not steps or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         return findings
     if not any(fits(exam, trial) for trial in exam.trials):
-        control = _control(exam, steps)
+        control = None
+        with suppress(OverBudget):
+            control = _control(exam, steps)
         if control is None or not fits(exam, control):
             return findings
     return [replace(finding, advice=finding.advice or finding.kind in REFUTABLE) for finding in findings]

@@ -20,7 +20,7 @@ from normless.doctor.experiments.rates import CLEARLY, MANY
 from normless.doctor.experiments.steps import Trial, copies, fits, stepped
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Call, tensors
-from normless.doctor.findings import OF_SIGNAL, NotAsked, Steps, check, finding
+from normless.doctor.findings import OF_SIGNAL, NotAsked, OverBudget, Steps, check, finding
 from normless.probes import Loss, preserve_random_state
 
 # An experiment succeeds if the loss falls this many times as far below that of guessing as without it.
@@ -137,7 +137,7 @@ def _base(exam: Examination, number: int) -> tuple[Trial, Optimizer, dict[str, T
 
 def _end(exam: Examination, experiment: Experiment, base: Trial, number: int) -> float:
     """Return the loss that a successful experiment reaches, relative to that of guessing; infinite if it fails."""
-    with suppress(Exception):
+    try:
         changed, model, optimizer = experiment.run()
         trial = stepped(changed, model, optimizer, number)
         guessing = changed.guessing if isfinite(changed.guessing) else trial.losses[0]
@@ -145,6 +145,10 @@ def _end(exam: Examination, experiment: Experiment, base: Trial, number: int) ->
         fell, falls = ((at - one.end) / max(abs(at), 1e-12) for at, one in ((before, base), (guessing, trial)))
         if falls > max(CLEARLY, FURTHER * fell):
             return 1 - falls
+    except OverBudget:
+        raise
+    except Exception:
+        return inf
     return inf
 
 

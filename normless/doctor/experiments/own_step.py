@@ -36,6 +36,8 @@ def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
         raise InputsError(
             f"Expected step(model, batch, optimizer), which makes one step, got {_name(step)}{signature(step)}."
         )
+    exam.budget.require()
+    exam.budget.made += STEPS
     model, optimizer = copies(exam, exam.optimizer)
     losses: list[float] = []
     with preserve_random_state(model), torch.enable_grad(), warnings.catch_warnings():

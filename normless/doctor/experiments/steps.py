@@ -126,7 +126,13 @@ def stepped(
     begun: Trial | None = None,
     goal: float = -inf,
 ) -> Trial:
-    """Train a network in place on the batch of an examination, or continue a trial that was begun with it."""
+    """Train a network in place on the batch of an examination, or continue a trial that was begun with it.
+
+    Raises:
+        OverBudget: the steps of the diagnosis are used up, and this is no continuation.
+    """
+    if begun is None:
+        exam.budget.require()
     rate = float(max(group["lr"] for group in optimizer.param_groups))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     first = begun or Trial(rate, ())
@@ -136,6 +142,7 @@ def stepped(
         rest = repeat((exam.inputs, exam.targets), steps + 1 - len(losses))
         for value in descend(model, rest, optimizer, loss=exam.loss, limit=inf):
             losses.append(value)
+            exam.budget.made += 1
             if len(losses) == 1 and isfinite(value):
                 first = _first_step(first, model, before)
             if value < goal:

@@ -21,7 +21,7 @@ from normless.doctor.facts.flow import Call, Flow, Seen, Tracer, tensors
 from normless.doctor.facts.guessing import lowest_of_constants, lowest_of_outputs
 from normless.doctor.facts.symmetry import has_equal_rows
 from normless.doctor.facts.tape import Event, LossCall, Tape, active_rate, recorded
-from normless.doctor.findings import Finding
+from normless.doctor.findings import Budget, Finding
 from normless.errors import InputsError
 from normless.probes import (
     Loss,
@@ -104,6 +104,7 @@ class Examination:
         fine, faulty: the names of checks so far without and with findings.
         influence: the size of the gradient with respect to the inputs, by their numbers, once it was calculated.
         dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
+        budget: the steps on copies that may still be made.
     """
 
     model: nn.Module
@@ -120,6 +121,7 @@ class Examination:
     faulty: set[str] = field(default_factory=set)
     influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
 
     def knows(self, kind: str) -> bool:
         """Whether an earlier check has a finding of this kind."""

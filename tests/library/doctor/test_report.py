@@ -109,3 +109,26 @@ def test_steps_and_optimizers_that_cannot_be_run() -> None:
         nl.diagnose(model, batch, optimizer=Adam(model.parameters()), step=lambda model: 1)
     with pytest.raises(InputsError, match="class Adam"):
         nl.diagnose(model, batch, optimizer=Adam)  # type: ignore[arg-type]
+
+
+def test_a_budget_is_kept_and_what_it_leaves_out_is_said() -> None:
+    """No experiment begins beyond the budget; those that began are finished."""
+    x, y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 2
+    model = _network()
+    counted = 0
+
+    class Counted(Adam):
+        def step(self, closure: Any = None) -> Any:
+            nonlocal counted
+            counted += 1
+            return super().step(closure)
+
+    optimizer = Counted(model.parameters(), 1e-9)
+    free = nl.diagnose(model, (x, y), optimizer=optimizer)
+    all_steps, counted = counted, 0
+    tight = nl.diagnose(model, (x, y), optimizer=optimizer, budget=10)
+    assert 10 <= counted <= 10 + 60 < all_steps
+    assert not any(own.is_left_out for own in free.checks)
+    left = [own.name for own in tight.checks if own.is_left_out]
+    assert left
+    assert f"left out by the budget: {left[0]}" in str(tight)
