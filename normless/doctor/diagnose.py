@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from normless.doctor.experiments.cures import with_tried_cures
 from normless.doctor.facts.batches import Batches, are_several, read_batches
 from normless.doctor.facts.examination import BackwardError, Examination, PassError
 from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.together import one_optimizer
 from normless.doctor.findings import Budget, Check, Evidence, Finding, finding
 from normless.doctor.report import Diagnosis
 from normless.doctor.rules import (
@@ -91,7 +92,7 @@ def diagnose(
     batch: Any,
     *,
     loss: Loss = F.cross_entropy,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     residual_map: ResidualMap | None = None,
     trial_steps: int = 20,
     investigate: bool | None = None,
@@ -115,7 +116,7 @@ def diagnose(
             object), or with the logits in it if the loss does not take that; losses of torch get the logits. A loss
             that does not take the targets, or has a second argument named `batch`, is called as
             `loss(outputs, batch)` with the whole batch.
-        optimizer: the optimizer of the training; if None, weight decay and learning rate are not checked.
+        optimizer: the optimizer of the training, or several in a list; if None, decay and rate are not checked.
         residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
         trial_steps: the number of trial steps of the optimizer and of each cure. If 0, nothing is tried, and all
             schemes that fit are proposed.
@@ -134,11 +135,7 @@ def diagnose(
         InputsError: the network does not run on the inputs, the loss fails on targets that are not tensors, the
             optimizer is a class, or the step raises an error.
     """
-    if isinstance(optimizer, type):
-        raise InputsError(
-            f"Expected an optimizer, got the class {optimizer.__name__}: make one, "
-            f"{optimizer.__name__}(model.parameters(), lr=…)."
-        )
+    optimizer = one_optimizer(optimizer)
     require_network(model)
     several = read_batches(model, batch, batches.MOST) if are_several(batch) else []
     inputs, labels = several[0] if several else split_batch(batch)

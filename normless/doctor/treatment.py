@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from normless.conversion import convert
 from normless.doctor.diagnose import diagnose
 from normless.doctor.experiments.cures import optimizer_like
 from normless.doctor.experiments.steps import set_groups
+from normless.doctor.facts.together import one_optimizer
 from normless.doctor.report import Diagnosis
 from normless.probes import Loss, split_batch
 
@@ -51,7 +53,7 @@ def treat(
     scheme: str | None = None,
     original: nn.Module | None = None,
     loss: Loss = F.cross_entropy,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
 ) -> Treatment | None:
     """Convert a network by the scheme of its diagnosis, and diagnose the result on the same batch.
 
@@ -76,7 +78,8 @@ def treat(
         return None
     positional, named = arguments_of(split_batch(batch)[0])
     network = convert(model if original is None else original, chosen, *positional, **named)
-    again = None if optimizer is None else optimizer_like(optimizer, network)
+    given = one_optimizer(optimizer)
+    again = None if given is None else optimizer_like(given, network)
     if again is not None and scheme is None:
         set_groups(again, before.cure.settings)
     return Treatment(chosen, network, before, diagnose(network, batch, loss=loss, optimizer=again))

@@ -16,6 +16,7 @@ from normless.conversion import convert, plan, scheme_of
 from normless.doctor.experiments.rates import BETWEEN, LITTLE, MANY, MUCH
 from normless.doctor.experiments.steps import SCREEN, Trial, copies, fits, set_groups, stepped
 from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.together import Together
 from normless.doctor.findings import REFUTABLE, Cure, Finding, OverBudget
 from normless.errors import NormlessError
 from normless.folding import freeze
@@ -253,6 +254,7 @@ def optimizer_like(
 ) -> Optimizer:
     """Create an optimizer of the class and settings of a given one, at its largest rate times `factor`."""
     rate = factor * max(group["lr"] for group in given.param_groups)
+    given = given.usual if isinstance(given, Together) else given
     takes = inspect.signature(type(given)).parameters
     defaults = {name: value for name, value in given.defaults.items() if name in takes}
     decay = defaults.get("weight_decay", 0.0)

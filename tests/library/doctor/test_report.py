@@ -109,6 +109,22 @@ def test_steps_and_optimizers_that_cannot_be_run() -> None:
         nl.diagnose(model, batch, optimizer=Adam(model.parameters()), step=lambda model: 1)
     with pytest.raises(InputsError, match="class Adam"):
         nl.diagnose(model, batch, optimizer=Adam)  # type: ignore[arg-type]
+    with pytest.raises(InputsError, match="got str"):
+        nl.diagnose(model, batch, optimizer="Adam")  # type: ignore[arg-type]
+
+
+def test_several_optimizers_are_one() -> None:
+    """Matrices and vectors in two optimizers: the same checks as one optimizer of two groups."""
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+    batch = x, (x[:, 0] > 0).long()
+    model = _network()
+    matrices, vectors = ([own for own in model.parameters() if (own.dim() > 1) is wide] for wide in (True, False))
+    two = nl.diagnose(model, batch, optimizer=[Adam(matrices, 1e-2), Adam(vectors, 1e-3)])
+    groups = [{"params": matrices, "lr": 1e-2}, {"params": vectors, "lr": 1e-3}]
+    together = nl.diagnose(model, batch, optimizer=Adam(groups))
+    assert {own.name: own.summary for own in two.checks} == {own.name: own.summary for own in together.checks}
+    half = nl.diagnose(model, batch, optimizer=[Adam(matrices, 1e-2), Adam(vectors[:1], 1e-3)])
+    assert "untrained_parameters" in [own.kind for own in (*half.findings, *half.advice)]
 
 
 def test_a_budget_is_kept_and_what_it_leaves_out_is_said() -> None:
