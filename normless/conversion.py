@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
@@ -57,7 +58,11 @@ class Plan(tuple[Change, ...]):
         return "\n".join(map(str, self))
 
     def _repr_html_(self) -> str:
-        rows = ((change.edit, change.path or "the network", change.what) for change in self)
+        rows: list[tuple[str, str, str]] = []
+        # Equal changes of several modules share a row.
+        for (edit, what), changes in groupby(self, key=lambda change: (change.edit, change.what)):
+            paths = [change.path or "the network" for change in changes]
+            rows.append((edit, paths[0] if len(paths) == 1 else f"{paths[0]} … {paths[-1]} ({len(paths)})", what))
         return html_table(f"{len(self)} changes", ("edit", "module", "change"), rows)
 
 

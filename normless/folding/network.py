@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, on_device_of
 from normless._internal.copying import without_values
 from normless._internal.exclusive import exclusive
+from normless._internal.html import html_table
 from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
@@ -68,6 +69,13 @@ class FoldReport:
     def __str__(self) -> str:
         total = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
         return "\n".join([f"{len(self.norms)} norms: {total}", *map(str, self.norms)])
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (norm.path, norm.outcome, ", ".join(norm.layers) + (f" {norm.side} it" if norm.side else norm.reason))
+            for norm in self.norms
+        )
+        return html_table(str(self).partition("\n")[0], ("norm", "outcome", "into, or why not"), rows)
 
 
 @exclusive

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from normless._internal.arguments import applied, forward_arguments, require_network
 from normless._internal.copying import copied
 from normless._internal.exclusive import exclusive
+from normless._internal.html import html_table
 from normless._internal.state import preserve_random_state, unfused
 from normless.errors import MissingValuesError
 from normless.probes.dependence import influence
@@ -69,6 +70,11 @@ class ExampleMixing:
         if self.state:
             lines.append(f"Buffers that depend on the examples: {', '.join(self.state)}.")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [(module.path or "the network itself", module.reason) for module in self.modules]
+        rows += [(path, "its buffers depend on the examples") for path in self.state]
+        return html_table(str(self).partition("\n")[0], ("module", "how"), rows)
 
 
 @exclusive
