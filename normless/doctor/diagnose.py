@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless._internal.exclusive import exclusive
-from normless.doctor.experiments import batches, investigation, own_step, settings, trial
+from normless.doctor.experiments import batches, investigation, settings, trial
 from normless.doctor.experiments.cures import with_tried_cures
 from normless.doctor.facts.batches import Batches, are_several, read_batches
 from normless.doctor.facts.examination import BackwardError, Examination, PassError
@@ -48,6 +48,7 @@ from normless.doctor.rules import (
     units,
     unread,
 )
+from normless.doctor.watch import own_step
 from normless.errors import InputsError, NormlessError
 from normless.probes import Loss, own_loss, split_batch
 from normless.residual import ResidualMap

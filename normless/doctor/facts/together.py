@@ -28,7 +28,7 @@ class Together(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["optimizers"])  # type: ignore[misc]
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step of each optimizer."""
         loss = None if closure is None else closure()
         for each in self.optimizers:
