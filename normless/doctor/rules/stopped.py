@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from normless._internal.reach import reachable
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import LOSS, PRODUCTS, Call, Seen, Tracer
+from normless.doctor.facts.ranges import range_of
 from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
 from normless.probes import preserve_state
 
@@ -43,6 +44,9 @@ def check_stops(exam: Examination) -> Steps:
     if not stops:
         return f"{len(zeros)} of {len(norms)} parameters have a gradient of zero"
     call, names = stops[0]
+    if call.range is not None and call.range.low == call.range.high:
+        yield finding("softmax_over_one", 0.95, (call.place,), {"activation": call.name, "value": call.range.low})
+        return f"{call.name} at {call.place} is over one value"
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     place = "the loss" if call.path == LOSS else call.place
     line = f", {call.line}" if call.line else ""
@@ -58,6 +62,8 @@ def _stops(model: nn.Module, exam: Examination, zeros: list[str]) -> list[tuple[
     stopped: list[tuple[Call, Any]] = []
 
     def note(seen: Seen) -> None:
+        if seen.call.name == "softmax":
+            seen.call.range = range_of(seen)
         for tensor in seen.made:
             nodes.setdefault(tensor.grad_fn, seen.call)
 
