@@ -14,7 +14,6 @@ MISSED = {
     "everything_but_batch_norms_frozen": "",
     "log_variance_overflows": "symptom",
     "mask_moved_apart": "",
-    "end_of_text_is_padding": "",
 }
 # Rows of the kinds of findings that show in trial steps only; the others are asked without.
 TRIED = {

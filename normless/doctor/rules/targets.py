@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 from normless.doctor.experiments.steps import fits, tried
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.relations import IGNORED
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.probes import compute_output, loss_of, preserve_state
 
@@ -29,6 +30,8 @@ DEVIATIONS = 2.5
 STEPS, CLEARLY = 60, 0.97
 # The share of examples with a contradiction, and of padding, that is a finding.
 CONTRADICTIONS, PADDING = 0.25, 0.5
+# Texts have an end token if this share of several of them ends in the same one.
+MOST_ENDS, SEVERAL = 0.9, 4
 _REGRESSIONS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -40,6 +43,7 @@ def check_relation(exam: Examination) -> Steps:
         raise NotAsked("the targets are no tensor of real numbers")
     yield from _nothing_counts(exam, targets)
     yield from _padding(exam, targets)
+    yield from _uncounted_end(exam, targets)
     x = _vectors(exam, len(targets))
     labels = targets.reshape(len(targets), -1)
     if x is None or labels.shape[1] != 1:
@@ -182,3 +186,31 @@ def _padding(exam: Examination, targets: Tensor) -> Iterator[Finding]:
                 found = finding("padding_counts", 0.78, (), {"share": share, "token": int(pad)})
                 yield replace(found, advice=share < PADDING)
                 return
+
+
+def _uncounted_end(exam: Examination, targets: Tensor) -> Iterator[Finding]:
+    """Report texts whose end is never counted, since the token that ends them is the padding, which is ignored.
+
+    The labels of a language model are its tokens. Where a token of its own ends each text, the last counted one is
+    the same in all of them.
+    """
+    given = [t for t in tensors(exam.inputs) if t.shape == targets.shape and not t.is_floating_point()]
+    if targets.dim() != 2 or targets.is_floating_point() or not given or targets.shape[1] < 2:
+        return
+    tokens, is_counted = given[0], targets != IGNORED
+    padding = tokens[~is_counted]
+    if not len(padding) or bool((padding != padding[0]).any()) or bool((tokens[is_counted] == padding[0]).any()):
+        return
+    is_text = bool((targets[is_counted] == tokens[is_counted]).all())
+    ends_padded = ~is_counted[:, -1] & is_counted.any(1)
+    is_suffix = bool((is_counted.long().diff(dim=1) <= 0).all())
+    if not (is_text and is_suffix) or int(ends_padded.sum()) < SEVERAL:
+        return
+    last = targets.gather(1, is_counted.sum(1, keepdim=True).clamp(min=1) - 1)[ends_padded]
+    if float((last == last.mode(0).values).double().mean()) < MOST_ENDS:
+        evidence: Evidence = {
+            "class": int(padding[0]),
+            "texts": int(ends_padded.sum()),
+            "ends": len(torch.unique(last)),
+        }
+        yield finding("uncounted_end", 0.77, (), evidence)
