@@ -71,7 +71,10 @@ def read_batches(model: nn.Module, batches: Any, most: int) -> Batches:
 
 
 def are_several(batch: Any) -> bool:
-    """Whether a batch is a loader or a list of batches, (inputs, targets) each, rather than a single batch."""
+    """Whether a batch is a loader or a list of batches, (inputs, targets) each, rather than a single batch.
+
+    A list of two is a single batch, since loaders make lists of two inputs and two targets.
+    """
     if isinstance(batch, list):
-        return len(batch) > 1 and all(isinstance(part, (tuple, list)) and len(part) == 2 for part in batch)
+        return len(batch) > 2 and all(isinstance(part, (tuple, list)) and len(part) == 2 for part in batch)
     return isinstance(batch, Iterable) and not isinstance(batch, (Tensor, Mapping, tuple))

@@ -148,3 +148,28 @@ def test_a_budget_is_kept_and_what_it_leaves_out_is_said() -> None:
     left = [own.name for own in tight.checks if own.is_left_out]
     assert left
     assert f"left out by the budget: {left[0]}" in str(tight)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_batches_of_a_loader(several: bool) -> None:
+    """A loader is several batches; a list of two inputs and two targets, as it makes them, is a single one."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(8, 2)
+
+        def forward(self, both: list[Tensor]) -> Tensor:
+            return self.layer(torch.cat(both, 1))
+
+    x, label = torch.randn(96, 8, generator=torch.Generator().manual_seed(1)), torch.arange(96) % 2
+    rows = [((x[i, :4], x[i, 4:]), (label[i], label[i])) for i in range(len(x))]
+    loader = torch.utils.data.DataLoader(rows, batch_size=8)
+    model = Pair()
+    given = loader if several else next(iter(loader))
+    diagnosis = nl.diagnose(
+        model, given, loss=lambda out, y: F.cross_entropy(out, y[0]), optimizer=Adam(model.parameters(), 1e-2)
+    )
+    assert diagnosis.batches == (12 if several else 1)
+    assert ("other batches" in [own.name for own in diagnosis.checks]) is several
