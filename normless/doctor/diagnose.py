@@ -27,6 +27,7 @@ from normless.doctor.rules import (
     columns,
     construction,
     data,
+    dense_targets,
     direction,
     examples,
     finite,
@@ -57,6 +58,7 @@ from normless.residual import residual_map as find_residual_map
 # Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
     *(modes.check_state, finite.check_finite, data.check_values, pairing.check_pairing),
+    dense_targets.check_place,
     *(columns.check_scale, reach.check_reach),
     *(outputs.check_last_activation, losses.check_meaning, outputs.check_dependence, units.check_equal_units),
     *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics),

@@ -13,7 +13,6 @@ SEEN = catalogue("seen")
 MISSED = {
     "everything_but_batch_norms_frozen": "",
     "log_variance_overflows": "symptom",
-    "mask_moved_apart": "",
 }
 # Rows of the kinds of findings that show in trial steps only; the others are asked without.
 TRIED = {

@@ -72,6 +72,29 @@ def _discrepancy(outputs, targets):
 check("distance_of_distributions", "", lambda: given(layers(8, 32, K, act=nn.Tanh), X, TEACHER, _discrepancy))
 
 
+# Objects in images, and masks that are augmented with them or apart from them.
+OBJECTS = torch.stack([torch.zeros(16, 16).index_fill(0, torch.arange(2, 5 + k % 3), 1.0) for k in range(N)])
+OBJECTS = OBJECTS * torch.stack([(torch.arange(16) < 4 + k % 5).float() for k in range(N)])[:, None]
+NOISY = OBJECTS[:, None] + 0.3 * torch.randn(N, 1, 16, 16, generator=torch.Generator().manual_seed(3))
+FLIPPED = torch.stack([mask.flip(-1) if k % 2 else mask for k, mask in enumerate(OBJECTS)])[:, None]
+ROLLED = torch.stack([mask.roll((k * 5 % 16, k * 7 % 16), (0, 1)) for k, mask in enumerate(OBJECTS)])[:, None]
+
+
+def _segmented(masks):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
+    return given(model, NOISY, masks, F.binary_cross_entropy_with_logits)
+
+
+rows = {
+    "masks_flipped_apart": ("unrelated_labels", FLIPPED, OBJECTS[:, None]),
+    "masks_moved_apart": ("unrelated_labels", ROLLED, OBJECTS[:, None]),
+    # A network of a large enough field can learn one flip of all.
+    "masks_all_flipped": ("", OBJECTS[:, None].flip(-1)),
+}
+checks(_segmented, rows)
+
+
 def _several(make, model=None):
     """A training of 24 batches: the first is examined, a copy trains on 16, eight are held back."""
     network = model or layers(8, 48, K)
