@@ -16,8 +16,8 @@ SEVERAL, SIDE = 8, 8
 # A correlation counts from this multiple of the largest one of noise, √(2 log N) deviations among N; targets are
 # moved if it is so many times that where they lie, and so many positions away.
 ABOVE, TIMES, FAR = 1.2, 2.0, 2
-# Targets of which this share is moved are apart from their inputs, unless nearly all are moved in fewer ways than this
-# share of them: a network can learn that.
+# Targets of which this share is moved are apart from their inputs, unless nearly all are moved in fewer ways than a
+# share of them, which a network can learn.
 MOVED, ALL, WAYS = 0.25, 0.9, 0.25
 
 
