@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from inspect import signature
@@ -13,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless._internal.state import preserve_random_state
+from normless._internal.state import preserve_random_state, quiet
 from normless.doctor.experiments.steps import copies
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.findings import NotAsked, Steps, check
-from normless.doctor.watch.watch import WatchWarning, watch
+from normless.doctor.watch.watch import watch
 from normless.errors import InputsError
 
 OwnStep = Callable[..., Any]
@@ -40,16 +39,15 @@ def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
     exam.budget.made += STEPS
     model, optimizer = copies(exam, exam.optimizer)
     losses: list[float] = []
-    with preserve_random_state(model), torch.enable_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", WatchWarning)
-        with watch(model) as watched:
-            for batch in islice(cycle(batches), STEPS):
-                try:
-                    loss = step(model, batch, optimizer)
-                except Exception as error:
-                    raise InputsError(f"{_name(step)} raises an error: {type(error).__name__}: {error}") from error
-                if isinstance(loss, (Tensor, float)) and torch.as_tensor(loss).numel() == 1:
-                    losses.append(float(torch.as_tensor(loss).detach()))
+    # Each warning of the watch begins with its step.
+    with preserve_random_state(model), torch.enable_grad(), quiet("Step "), watch(model) as watched:
+        for batch in islice(cycle(batches), STEPS):
+            try:
+                loss = step(model, batch, optimizer)
+            except Exception as error:
+                raise InputsError(f"{_name(step)} raises an error: {type(error).__name__}: {error}") from error
+            if isinstance(loss, (Tensor, float)) and torch.as_tensor(loss).numel() == 1:
+                losses.append(float(torch.as_tensor(loss).detach()))
     yield from watched.findings
     known = [loss for loss in losses if isfinite(loss)]
     fell = f"; its loss goes from {known[0]:.3g} to {known[-1]:.3g}" if known else ""

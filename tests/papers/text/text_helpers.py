@@ -85,6 +85,10 @@ def quick(folder: Path, **settings: object) -> TextConfig:
     return TextConfig.from_dict({**usual, "epochs": 3, "rate": 3e-3, "device": "cpu", **settings})
 
 
+# The lengths that were decoded; searches restore what a network keeps.
+DECODED: list[int] = []
+
+
 class HashedLanguage(nn.Module):
     """The next token's logits are a random row, chosen by a hash of the source and of all tokens so far.
 
@@ -98,14 +102,13 @@ class HashedLanguage(nn.Module):
         table[:, END] += ending
         self.table = nn.Parameter(table)
         self.dropout = nn.Dropout(0.9)
-        self.decoded: list[int] = []
 
     def encode(self, source: Tensor) -> dict[str, Any]:
         states = [hashed(1, [token for token in row if token != PADDING]) for row in source.tolist()]
         return {"states": torch.tensor(states), "nothing": None}
 
     def decode(self, tokens: Tensor, memory: Any, cache: Any = None) -> tuple[Tensor, Any]:
-        self.decoded.append(tokens.shape[1])
+        DECODED.append(tokens.shape[1])
         state = memory["states"] if cache is None else cache[0]["state"]
         logits = []
         for column in tokens.unbind(1):
