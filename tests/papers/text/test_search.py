@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_helpers import END, PADDING, UNKNOWN, HashedLanguage, Uncached
+from text_helpers import DECODED, END, PADDING, UNKNOWN, HashedLanguage, Uncached
 from torch import Tensor
 
 from normless_papers.text.search import beam_search
