@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle, islice
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
@@ -23,7 +23,7 @@ from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.guessing import lowest_of_constants
 from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
-from normless.probes import compute_output, descend, logits_of, loss_of, preserve_state
+from normless.probes import compute_output, descend, loss_of, preserve_state
 
 # The number of batches that are read, of those that are held back, and of the steps on the others.
 MOST, HELD, STEPS = 64, 8, 100
@@ -138,11 +138,9 @@ def _constant(exam: Examination, held: Batches) -> float | None:
     for inputs, targets in held:
         with preserve_state(exam.model, training=True), torch.no_grad(), quiet():
             output = compute_output(exam.model, inputs)
-        logits = logits_of(output)
-        if logits is None or logits.shape != exam.passed.logits.shape:
+        part = exam.of_batch(inputs, targets, output)
+        if part is None or part.passed.logits.shape != exam.passed.logits.shape:
             return None
-        part = replace(exam, inputs=inputs, targets=targets)
-        part.__dict__["passed"] = replace(exam.passed, output=output, logits=logits)
         parts.append(part)
 
     def loss_at(outputs: Tensor) -> Tensor:

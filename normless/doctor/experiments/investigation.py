@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf, isfinite
 from typing import Any
@@ -156,7 +156,7 @@ def _experiments(exam: Examination, given: Optimizer, rates: dict[str, Trial]) -
     """Return the experiments that fit the training."""
 
     def same(**changes: Any) -> tuple[Examination, nn.Module, Optimizer]:
-        return replace(exam, **changes), *copies(exam, given)
+        return exam.changed(**changes), *copies(exam, given)
 
     if rates:
         name = min(rates, key=lambda name: rates[name].end)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from math import isfinite
+from typing import Any
 
 import pandas as pd
 from torch import nn
-from torch.optim import SGD, AdamW
+from torch.optim import SGD, AdamW, Optimizer
 
-from normless.doctor.experiments.few import fits_few
-from normless.doctor.experiments.rates import LITTLE, ROUNDED, judge_fit, judge_rate, weights_norm
+from normless.doctor.experiments.rates import LITTLE, NEAR, ROUNDED, judge_fit, judge_rate, weights_norm
 from normless.doctor.experiments.steps import Trial, scheduled_rate, tried
 from normless.doctor.facts.examination import Examination, pass_through
+from normless.doctor.facts.flow import tensors, with_rows
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 from normless.optim import Lion, Muon
 from normless.optim.muon import OF_MATRICES
@@ -25,6 +27,8 @@ _SUBTRACTS_DECAY = (SGD, AdamW, Lion, Muon, *OF_MATRICES)
 RATE = 1e-3
 # The share of the weights' norm below which an update in float32 is not exact.
 ROUNDING = 1e-6
+# A trial on few examples takes this share of the batch, with at least so many examples and targets.
+SHARE, EXAMPLES, TARGETS = 8, 2, 8
 
 
 @check("trial steps")
@@ -37,7 +41,7 @@ def check_trial(exam: Examination, steps: int) -> Steps:
     if exam.optimizer is None:
         parameters = [parameter for parameter in exam.model.parameters() if parameter.requires_grad]
         given = AdamW(parameters, RATE, weight_decay=0.0)
-        if not fits_few(exam, given, steps):
+        if not _fits_few(exam, given, steps):
             yield from judge_fit(exam, given, Trial(RATE, (exam.passed.loss,)), steps)
         raise NotAsked(f"no optimizer was given: AdamW at rate {RATE} and others was tried until the loss fell")
     if not any(map(scheduled_rate, exam.optimizer.param_groups)):
@@ -82,3 +86,34 @@ def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
         yield finding("clipped_to_nothing", 0.93, (), evidence)
     if trial.rounded > ROUNDED and trial.progress < LITTLE:
         yield finding("lost_in_rounding", 0.93, (), {"share": trial.rounded, "rate": trial.rate})
+
+
+def _fits_few(exam: Examination, given: Optimizer, steps: int) -> bool:
+    """Whether `steps` steps on a few examples take their loss below that of the best constant outputs."""
+    part = _few_of(exam)
+    if part is None or not isfinite(part.guessing):
+        return False
+    goal = part.guessing - NEAR * abs(part.guessing)
+    with suppress(RuntimeError, ValueError, TypeError, IndexError):
+        _, trial = tried(part, given, steps, goal=goal)
+        return any(loss < goal for loss in trial.losses)
+    return False
+
+
+def _few_of(exam: Examination) -> Examination | None:
+    """Return an examination of the first examples of a batch; None if it is small, or axis 0 does not hold them."""
+    given, targets, logits = tensors(exam.inputs), tensors(exam.targets), exam.passed.logits
+    count = len(logits) if logits.dim() else 0
+    if not exam.is_divisible(count) or not all(tensor.dim() and len(tensor) == count for tensor in targets):
+        return None
+    labels = (targets or given)[0].numel()
+    number = max(EXAMPLES, count // SHARE, -(-TARGETS * count // max(labels, 1)))
+    if 2 * number > count:
+        return None
+
+    def first(values: Any) -> Any:
+        return with_rows(values, count, list(range(number)))
+
+    # The outputs of the recorded pass are those of its examples.
+    part = exam.of_batch(first(exam.inputs), first(exam.targets), first(exam.passed.output))
+    return part if part is not None and len(part.passed.logits) == number else None

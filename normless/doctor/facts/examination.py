@@ -127,6 +127,27 @@ class Examination:
         """Whether an earlier check has a finding of this kind."""
         return any(known.kind == kind for known in self.found)
 
+    def changed(self, **changes: Any) -> Examination:
+        """Return the examination of this network with another batch or loss, of which nothing is known yet."""
+        fresh: dict[str, Any] = {
+            "trials": [],
+            "control": None,
+            "found": [],
+            "fine": set(),
+            "faulty": set(),
+            "dropped": {},
+        }
+        return replace(self, **fresh | changes)
+
+    def of_batch(self, inputs: Any, targets: Any, output: Any) -> Examination | None:
+        """Return the examination of another batch with its output and this recorded pass; None without logits."""
+        logits = logits_of(output)
+        if logits is None:
+            return None
+        part = self.changed(inputs=inputs, targets=targets)
+        part.__dict__["passed"] = replace(self.passed, output=output, logits=logits)
+        return part
+
     @cached_property
     def passed(self) -> Passed:
         """The recorded pass, made on first access."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -154,7 +154,7 @@ def check_target_scale(exam: Examination) -> Steps:
     is_known = exam.knows("activation_after_classifier")
     if not is_far or is_known or deviation == 0 or not exam.trials or exam.optimizer is None:
         return summary
-    own, other = exam, standardized_targets(exam)
+    own, other = exam, exam.changed(targets=_standardized(targets))
     before, after = (tried(each, exam.optimizer, STEPS)[1] for each in (own, other))
     if before.end > BETTER * own.guessing and after.end < BETTER * other.guessing and not fits(own, before):
         evidence = {"mean": float(t.mean()), "deviation": deviation, "outputs": made, "steps": STEPS}
@@ -177,7 +177,7 @@ def _of_several(exam: Examination) -> Iterator[Finding]:
     def scaled(value: Any) -> Any:
         return _standardized(value) if any(value is target for target in large) else value
 
-    other = replace(exam, targets=tree_map(scaled, exam.targets))
+    other = exam.changed(targets=tree_map(scaled, exam.targets))
     before, after = (tried(each, exam.optimizer, STEPS)[1] for each in (exam, other))
     own_share, share = (trial.end / trial.losses[0] for trial in (before, after))
     if own_share > LEFT and share < LEFT * own_share:
@@ -189,13 +189,6 @@ def _of_several(exam: Examination) -> Iterator[Finding]:
 
 def _size(values: Tensor) -> float:
     return float(values.detach().double().square().mean().sqrt())
-
-
-def standardized_targets(exam: Examination) -> Examination:
-    """Return the examination of the same network with targets of mean 0 and variance 1."""
-    return replace(
-        exam, targets=_standardized(exam.targets), trials=[], found=[], fine=set(), faulty=set(), dropped={}
-    )
 
 
 def _standardized(values: Tensor) -> Tensor:

@@ -148,7 +148,7 @@ def _generalizes(exam: Examination) -> bool:
     assert exam.optimizer is not None
     given, labels = exam.inputs, exam.targets
     seen, rest = (tree_map(lambda t, start=start: t[start::2], (given, labels)) for start in (0, 1))
-    model, _ = tried(replace(exam, inputs=seen[0], targets=seen[1], trials=[], found=[]), exam.optimizer, STEPS)
+    model, _ = tried(exam.changed(inputs=seen[0], targets=seen[1]), exam.optimizer, STEPS)
     with preserve_state(model, training=False), torch.no_grad():
         loss = float(loss_of(exam.loss, compute_output(model, rest[0]), *rest))
     return loss < CLEARLY * exam.guessing

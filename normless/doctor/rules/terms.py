@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import Any
 
@@ -100,7 +100,7 @@ def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
 
     model, _ = tried(exam, exam.optimizer, STEPS)
     after = next((term.value for term in terms_of(exam, model) if term.index == small.index), small.value)
-    _, trial = tried(replace(exam, loss=alone, trials=[], found=[]), exam.optimizer, STEPS)
+    _, trial = tried(exam.changed(loss=alone), exam.optimizer, STEPS)
     if not trial.progress > ALONE or small.value - after > BESIDE * (small.value - trial.end):
         return None
     evidence: dict[str, Any] = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
