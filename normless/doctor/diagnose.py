@@ -140,7 +140,8 @@ def diagnose(
     """
     optimizer = one_optimizer(optimizer)
     require_network(model)
-    several = read_batches(model, batch, batches.MOST) if are_several(batch) else []
+    limits = batches.MOST, batches.LEAST, batches.VALUES
+    several = read_batches(model, batch, *limits) if are_several(batch) else []
     inputs, labels = several[0] if several else split_batch(batch)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputsError(

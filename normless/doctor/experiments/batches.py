@@ -27,8 +27,8 @@ from normless.probes import compute_output, descend, loss_of, preserve_state
 
 # The number of batches that are read, of those that are held back, and of the steps on the others.
 MOST, HELD, STEPS = 64, 8, 100
-# Fewer batches say nothing.
-LEAST = 8
+# Fewer batches say nothing; of more, no further ones are read beyond so many values.
+LEAST, VALUES = 8, 2**27
 # A gain counts beyond so many standard errors over the held batches.
 ERRORS = 2.0
 # The loss in evaluation is far above that in training mode if the gain there is below this share.

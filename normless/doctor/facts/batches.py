@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from math import inf
 from typing import Any
 
 import torch
@@ -42,8 +43,8 @@ def mixed(batches: Iterable[Any]) -> list[Any]:
     return [tree_unflatten(list(part), shape[0]) for part in parts]
 
 
-def read_batches(model: nn.Module, batches: Any, most: int) -> Batches:
-    """Return at most `most` batches on the network's device.
+def read_batches(model: nn.Module, batches: Any, most: int, least: int = 1, values: float = inf) -> Batches:
+    """Return at most `most` batches on the network's device; beyond `least`, no more once they have so many values.
 
     Raises:
         InputsError: there is none, or they are not batches.
@@ -54,8 +55,10 @@ def read_batches(model: nn.Module, batches: Any, most: int) -> Batches:
         raise InputsError(
             f"Expected calibration batches, a list or DataLoader of (inputs, targets), got {type(batches).__name__}."
         )
-    found = []
+    found: Batches = []
     for batch in islice(batches, most):
+        if len(found) >= least and sum(tensor.numel() for tensor in tensors(found)) > values:
+            break
         inputs, targets = split_batch(batch)
         if not tensors(inputs):
             raise InputsError(

@@ -11,8 +11,8 @@ from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import tensors
 from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
 
-# Fewer or smaller images say nothing.
-SEVERAL, SIDE = 8, 8
+# Fewer or smaller images say nothing; of so many values, correlations take seconds.
+SEVERAL, SIDE, MANY = 8, 8, 4 * 10**6
 # A correlation counts from this multiple of the largest one of noise, √(2 log N) deviations among N; targets are
 # moved if it is so many times that where they lie, and so many positions away.
 ABOVE, TIMES, FAR = 1.2, 2.0, 2
@@ -33,7 +33,11 @@ def check_place(exam: Examination) -> Steps:
     images = [x for x in images if len(x) == len(y) and x.layout == torch.strided]
     if not images or (y.dim() == 4 and y.shape[1] != 1) or y.is_complex():
         raise NotAsked("the targets have no value for each position of images")
-    moved, seen = _moves(images[0].detach().double(), y.detach().double().reshape(len(y), *y.shape[-2:]))
+    number = min(len(y), MANY // images[0][0].numel())
+    if number < SEVERAL:
+        raise NotAsked(f"{SEVERAL} images have more than {MANY:.0e} values")
+    masks = y.detach().double().reshape(len(y), *y.shape[-2:])[:number]
+    moved, seen = _moves(images[0].detach().double()[:number], masks)
     differs = len(set(moved)) >= max(2, WAYS * len(moved)) or len(moved) < ALL * seen
     if seen >= SEVERAL and len(moved) > MOVED * seen and differs:
         evidence: Evidence = {"moved": len(moved), "examples": seen, "ways": len(set(moved))}

@@ -23,8 +23,8 @@ from normless.probes import loss_of
 SAME = {torch.float64: 1e-9, torch.float32: 1e-5}
 # Outputs that differ by less than this share of their size are nearly the same in any order.
 APART = 1e-2
-# Fewer examples may be paired by chance.
-SEVERAL = 4
+# Fewer examples may be paired by chance; of more values several copies in float64 would take much memory.
+SEVERAL, MANY = 4, 10**7
 # A loss that calls one of these may compare all pairs on purpose: contrastive losses, distances of distributions.
 _SELECTS = {"min", "max", "amin", "amax"}
 _ALL_PAIRS = PRODUCTS | {"cdist", "pdist", "sort", "argsort", "cov", "corrcoef", "topk", "ctc_loss"}
@@ -62,6 +62,8 @@ def check_pairing(exam: Examination) -> Steps:
         raise NotAsked("there are no targets of single examples")
     if exam.passed.error is not None or not isfinite(exam.passed.loss):
         raise NotAsked("the loss is not finite")
+    if max(tensor.numel() for tensor in (*tensors(exam.passed.output), *targets)) > MANY:
+        raise NotAsked(f"the outputs have more than {MANY:.0e} values")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(4))
     before = _value(exam, exam.passed.output, exam.targets)
     if before is None or not (again := _value(exam, exam.passed.output, exam.targets)) or not before.is_as(again):
