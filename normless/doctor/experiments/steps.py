@@ -64,8 +64,13 @@ class Trial:
 
 
 def fits(exam: Examination, trial: Trial) -> bool:
-    """Whether a trial fits the batch, judged by its first loss and, if known, by the loss of constant outputs."""
+    """Whether a trial fits the batch, judged by its first loss and, if known, by the loss of constant outputs.
+
+    A first loss that is what rounding leaves of summands that cancel, as of standardized advantages, says nothing.
+    """
     end = trial.end
+    if abs(trial.losses[0]) <= exam.passed.rounding:
+        return False
     if not end <= LEFT_OF_LOSS * trial.losses[0]:
         return False
     return not isfinite(exam.guessing) or end <= LEFT_OF_GUESSING * exam.guessing

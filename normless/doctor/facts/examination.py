@@ -61,6 +61,7 @@ class Passed:
 
     Attributes:
         joins: the number of concatenations before the loss.
+        rounding: the size of a loss whose summands cancel, by rounding alone.
         output: the return value of the network.
         logits: the logits in the output.
         flow: the calls of the network and of the loss.
@@ -89,6 +90,7 @@ class Passed:
     alike: tuple[str, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     missed: tuple[Unresolved, ...] = ()
+    rounding: float = 0.0
 
 
 @dataclass
@@ -308,9 +310,8 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     tables = {name: watcher.table() for name, watcher in watchers.items()}
     has_blocks = mapped is not None and mapped.depth > 0
     missed = dict.fromkeys(item for watcher in watchers.values() if has_blocks for item in watcher.missed)
-    return replace(
-        passed, loss=float(value.detach()), gradients=gradients, alike=alike, tables=tables, missed=tuple(missed)
-    )
+    found = {"gradients": gradients, "alike": alike, "tables": tables, "missed": tuple(missed)}
+    return replace(passed, loss=float(value.detach()), rounding=tape.rounding, **found)
 
 
 def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:

@@ -121,6 +121,8 @@ class Tape(Tracer):
         self.losses: list[LossCall] = []
         self.events: list[Event] = []
         self.joins = 0
+        # Of the last sum or mean that the loss takes, what float32 may make of summands that cancel.
+        self.rounding = 0.0
 
     def leave_out(self, *watchers: Watcher) -> None:
         """Leave out the calls of watchers, which are not those of the network."""
@@ -150,6 +152,9 @@ class Tape(Tracer):
             self.losses.append(LossCall(call, bound.arguments))
         elif seen.in_loss and call.name in _MULTIPLIES and (mask := _mask(seen.args)) is not None:
             self.losses.append(LossCall(call, {"mask": mask}))
+        if seen.in_loss and call.name in ("mean", "sum") and seen.made[0].numel() == 1 and seen.read:
+            x = seen.read[0].detach().double().abs()
+            self.rounding = torch.finfo(torch.float32).eps * float(x.mean() if call.name == "mean" else x.sum())
         self.joins += call.name in ("cat", "concat", "concatenate") and not seen.in_loss
         if call.name in KINDS and not seen.in_loss:
             self._record(seen)
