@@ -310,7 +310,7 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     tables = {name: watcher.table() for name, watcher in watchers.items()}
     has_blocks = mapped is not None and mapped.depth > 0
     missed = dict.fromkeys(item for watcher in watchers.values() if has_blocks for item in watcher.missed)
-    found = {"gradients": gradients, "alike": alike, "tables": tables, "missed": tuple(missed)}
+    found: dict[str, Any] = {"gradients": gradients, "alike": alike, "tables": tables, "missed": tuple(missed)}
     return replace(passed, loss=float(value.detach()), rounding=tape.rounding, **found)
 
 
