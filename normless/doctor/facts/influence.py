@@ -1,4 +1,4 @@
-"""The influence of each element of the inputs on the loss, and the elements that are padding."""
+"""What outputs depend on: their change with the inputs, the gradient of the loss, and the elements that are padding."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from normless._internal.state import unfused
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Seen, Tracer, tensors
+from normless.doctor.facts.relations import IGNORED
 from normless.errors import InputsError
 from normless.probes import compute_output, logits_of, loss_of, preserve_state
 
+# What a network or a loss raises for inputs that it does not take.
+REFUSED = (InputsError, RuntimeError, ValueError, IndexError)
 # Sequences of this length or longer may be padded.
 SHORTEST = 4
 
@@ -28,15 +31,46 @@ def with_leaf(values: Any, number: int, tensor: Tensor) -> Any:
     return tree_unflatten([*leaves[:where], tensor, *leaves[where + 1 :]], structure)
 
 
+def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tensor:
+    """Return a copy of a tensor with other values, of the same tensor or those given, at some flat indices."""
+    values = torch.unique((tensor if among is None else among).detach())
+    values = values[values != IGNORED]
+    flat = tensor.detach().clone().reshape(-1)
+    places = places.to(tensor.device)
+    rank = torch.searchsorted(values, flat[places].contiguous())
+    # The values that are half of all away, so that numbers change by much.
+    flat[places] = values[(rank.clamp_max(len(values) - 1) + max(1, len(values) // 2)) % len(values)]
+    return flat.view(tensor.shape)
+
+
+def change_of(exam: Examination, inputs: Any) -> Tensor | None:
+    """Return by how much each output in evaluation mode differs for other inputs; None if they cannot be compared."""
+    before = exam.evaluated
+    with suppress(*REFUSED):
+        after = exam.evaluate(inputs)
+        return (after - before).abs() if after.shape == before.shape else None
+    return None
+
+
+def change_at(
+    exam: Examination, number: int, places: Tensor | None = None, among: Tensor | None = None
+) -> Tensor | None:
+    """Return the change of the outputs if an input has other values at some flat indices, or everywhere."""
+    x = tensors(exam.inputs)[number]
+    places = torch.arange(x.numel()) if places is None else places
+    with suppress(*REFUSED):
+        return change_of(exam, with_leaf(exam.inputs, number, altered(x, places, among)))
+    return None
+
+
 def influence_of(exam: Examination) -> dict[int, Tensor]:
     """Return the size of the gradient of the loss in evaluation with respect to inputs, by their numbers.
 
     Integers have the gradient of their embeddings; without one they are left out.
     """
     found: dict[int, Tensor] = {}
-    given = tensors(exam.inputs)
     inputs = exam.inputs
-    for number, x in enumerate(given):
+    for number, x in enumerate(tensors(inputs)):
         if x.is_floating_point() and x.layout == torch.strided:
             inputs = with_leaf(inputs, number, x.detach().clone().requires_grad_())
     leaves = tensors(inputs)
@@ -48,20 +82,18 @@ def influence_of(exam: Examination) -> dict[int, Tensor]:
             embedded.append((index, seen.made[0] if seen.made[0].requires_grad else seen.made[0].requires_grad_()))
 
     # Layers of torch on a card refuse a backward pass in evaluation, and code that writes to its inputs a gradient.
-    with suppress(RuntimeError, ValueError, InputsError), preserve_state(exam.model, training=False), unfused():
+    with suppress(*REFUSED), preserve_state(exam.model, training=False), unfused():
         with torch.enable_grad(), Tracer(note).follow(exam.model, inputs):
             output = compute_output(exam.model, inputs)
         value = _value(exam, output, inputs)
-        floats = [number for number, x in enumerate(leaves) if x.requires_grad]
-        wanted = [leaves[number] for number in floats] + [made for _, made in embedded]
+        floats = {number: x for number, x in enumerate(leaves) if x.requires_grad}
+        wanted = [*floats.values(), *(made for _, made in embedded)]
         if value is None or not wanted:
             return {}
-        gradients = torch.autograd.grad(value, wanted, allow_unused=True)
-        for number, gradient in zip(floats, gradients[: len(floats)], strict=True):
-            found[number] = torch.zeros_like(leaves[number]) if gradient is None else gradient.detach().abs()
-        for (index, made), gradient in zip(embedded, gradients[len(floats) :], strict=True):
-            size = torch.zeros(index.shape, device=made.device)
-            size = size if gradient is None else gradient.detach().abs().sum(-1)
+        gradients = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
+        found = {number: gradient.detach().abs() for number, gradient in zip(floats, gradients, strict=False)}
+        for (index, _), gradient in zip(embedded, gradients[len(floats) :], strict=True):
+            size = gradient.detach().abs().sum(-1)
             for number, x in enumerate(leaves):
                 for shown, back in ((index, size), (index.t(), size.t())) if index.dim() == 2 else ((index, size),):
                     if x.shape == shown.shape and not x.is_floating_point() and torch.equal(x, shown):

@@ -20,7 +20,6 @@ CONSTANT = 0.95
 SEVERAL = 12
 # Columns are compared in inputs of up to this number of values.
 MANY = 10**7
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -29,67 +28,57 @@ class Shifted:
 
     Attributes:
         leaf: the number of the input tensor.
-        shape: the shape of the targets, and of the elements of the input that they are compared with.
-        places: for each of these elements, its index in the flat input.
+        places: for each of the elements that are compared with the targets, its index in the flat input.
         known: which targets count.
-        axis: the axis of the positions; None if the shift is 0.
+        axis: the axis of the positions.
         column: the index of the input's column with the targets, and None if they are all of the input.
     """
 
     leaf: int
-    shape: Shape
     places: Tensor
     known: Tensor
     axis: int
     shift: int
     column: int | None = None
 
-    def chosen(self) -> tuple[Tensor, Tensor]:
-        """Return flat indices of one target for each example, at various positions, and of the same inputs."""
-        size = self.shape[self.axis]
-        index = torch.arange(prod(self.shape)).view(self.shape).movedim(self.axis, -1)
-        rest = index.shape[:-1]
-        low, high = max(0, -self.shift), size - max(0, self.shift)
-        known = self.known.movedim(self.axis, -1)[..., low:high].flatten(0, -2)
-        index, places = index.flatten(0, -2), self.places.movedim(self.axis, -1).flatten(0, -2)
-        # One row of positions for each index of the first axis that is not that of the positions.
-        stride = prod(rest[1:])
-        rows = [i * stride + i % stride for i in range(rest[0])] if rest else [0]
-        targets, inputs = [], []
-        for number, row in enumerate(rows):
-            usable = known[row].nonzero().flatten().tolist()
-            # Spread over the inner positions; those at the ends see little of the others.
-            inner = usable[len(usable) // 4 :] or usable
-            if inner:
-                t = low + inner[number % len(inner)]
-                targets.append(int(index[row, t]))
-                inputs.append(int(places[row, t + self.shift]))
-        return torch.tensor(targets, dtype=torch.long), torch.tensor(inputs, dtype=torch.long)
-
-    def ordered(self, target: Tensor, *, raster: bool) -> tuple[Tensor, Tensor]:
-        """Return which targets of the same examples are before the given ones, and which are after them."""
-        axes = [axis for axis in range(len(self.shape)) if axis != self._examples]
-        if len(axes) > 2:
-            axes = axes[-2:]
-        axes = axes if raster else [self.axis]
-        position = sum(
-            torch.arange(self.shape[axis]).view([-1 if dim == axis else 1 for dim in range(len(self.shape))])
-            * prod(self.shape[later] for later in axes if later > axis)
-            for axis in axes
-        )
-        position = torch.as_tensor(position).expand(self.shape)
-        example = torch.arange(self.shape[self._examples])
-        example = example.view([-1 if dim == self._examples else 1 for dim in range(len(self.shape))])
-        example = example.expand(self.shape)
-        at = torch.full((self.shape[self._examples],), -1)
-        at[example.flatten()[target]] = position.flatten()[target]
-        of_example = at[example]
-        before, after = position < of_example, (position > of_example) & (of_example >= 0)
-        return before.flatten(), after.flatten()
-
     @property
-    def _examples(self) -> int:
-        return 0 if self.axis != 0 else 1
+    def step(self) -> int:
+        """The number of targets from one position to the next."""
+        return prod(self.known.shape[self.axis + 1 :])
+
+    def position(self, targets: Tensor) -> Tensor:
+        """Return the positions of targets, given as flat indices like all targets here."""
+        return targets // self.step % self.known.shape[self.axis]
+
+    def elements(self, targets: Tensor, before: int = 0) -> Tensor:
+        """Return the flat indices of the elements of the input that are these targets, or some positions before."""
+        return self.places.reshape(-1)[targets + (self.shift - before) * self.step]
+
+    def chosen(self) -> Tensor:
+        """Return one target for each example, at various positions."""
+        index = torch.arange(self.known.numel()).view(self.known.shape)
+        index = index.narrow(self.axis, max(0, -self.shift), self.known.shape[self.axis] - abs(self.shift))
+        index = index.movedim(self.axis, -1)
+        chosen = []
+        for number, rows in enumerate(index.reshape(len(index), -1, index.shape[-1])):
+            row = rows[number % len(rows)]
+            usable = row[self.known.reshape(-1)[row]]
+            # Spread over the inner positions; those at the ends see little of the others.
+            inner = usable[len(usable) // 4 :].tolist()
+            if inner:
+                chosen.append(inner[number % len(inner)])
+        return torch.tensor(chosen, dtype=torch.long)
+
+    def ordered(self, targets: Tensor, *, raster: bool) -> tuple[Tensor, Tensor]:
+        """Return the targets of the same examples before the given ones, and those after them; of images by rows."""
+        index, shape = torch.arange(self.known.numel()), self.known.shape
+        position = index % prod(shape[-2:]) if raster else self.position(index)
+        examples = 0 if self.axis else 1
+        example = index // prod(shape[examples + 1 :]) % shape[examples]
+        at = torch.full((shape[examples],), -1)
+        at[example[targets]] = position[targets]
+        before, after = position < at[example], (position > at[example]) & (at[example] >= 0)
+        return index[before], index[after]
 
 
 def find_shifted(targets: Tensor, inputs: list[Tensor]) -> Iterator[Shifted]:
@@ -101,25 +90,22 @@ def find_shifted(targets: Tensor, inputs: list[Tensor]) -> Iterator[Shifted]:
         places = torch.arange(x.numel(), device="cpu").view(x.shape)
         own = _squeezed(x.shape)
         if x.numel() == targets.numel() and (own == shape or len(shape) == 1 or len(own) == 1):
-            full = own if len(own) > 1 else shape
-            yield from _compared(leaf, targets.reshape(full), x.reshape(full), places.view(full), None)
+            yield from _compared(leaf, targets, x, places.view(own if len(own) > 1 else shape), None)
             continue
         for axis in range(1, x.dim()) if len(shape) > 1 and x.numel() <= MANY else ():
             if _squeezed((*x.shape[:axis], *x.shape[axis + 1 :])) == shape:
                 for column in range(x.shape[axis]):
-                    values = x.select(axis, column).reshape(shape)
-                    chosen = places.select(axis, column).reshape(shape)
-                    yield from _compared(leaf, targets.reshape(shape), values, chosen, column)
+                    yield from _compared(leaf, targets, x, places.select(axis, column).reshape(shape), column)
 
 
-def _squeezed(shape: Shape | torch.Size) -> Shape:
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:1], *(size for size in shape[1:] if size != 1))
 
 
-def _compared(leaf: int, y: Tensor, x: Tensor, places: Tensor, column: int | None) -> Iterator[Shifted]:
-    """Compare targets with values of the same shape, at several shifts along each axis."""
-    y, x = y.detach().cpu(), x.detach().cpu()
-    known = y != IGNORED if not y.is_floating_point() else y.isfinite()
+def _compared(leaf: int, targets: Tensor, given: Tensor, places: Tensor, column: int | None) -> Iterator[Shifted]:
+    """Compare targets with the values at some places of an input, at several shifts along each axis."""
+    y, x = targets.detach().cpu().reshape(places.shape), given.detach().cpu().reshape(-1)[places]
+    known = y.isfinite() if y.is_floating_point() else y != IGNORED
     if y.dim() < 2 or int(known.sum()) < SEVERAL:
         return
     y, x = y.double(), x.double()
@@ -137,7 +123,7 @@ def _compared(leaf: int, y: Tensor, x: Tensor, places: Tensor, column: int | Non
                 continue
             neighbors = (x.narrow(axis, 0, size - 1) - x.narrow(axis, 1, size - 1)).abs() <= tolerance
             if float(neighbors.double().mean()) < CONSTANT:
-                yield Shifted(leaf, tuple(y.shape), places, known, axis, shift, column)
+                yield Shifted(leaf, places, known, axis, shift, column)
                 return
 
 
@@ -160,27 +146,23 @@ class Column:
 
 def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
     """Find the columns of the inputs that equal a target of each example, or have a one-to-one relation to it."""
-    y = targets.detach().cpu()
-    rows = [x for x in inputs if x.dim() and len(x) == len(y)] if y.dim() else []
-    if y.dim() > 2 or len(y) < SEVERAL or sum(x[0].numel() for x in rows) < 2:
+    rows = {leaf: x for leaf, x in enumerate(inputs) if x.dim() and len(x) == len(targets)}
+    if targets.dim() > 2 or len(targets) < SEVERAL or sum(x[0].numel() for x in rows.values()) < 2:
         return
-    y = y.reshape(len(y), -1).double()
-    for leaf, x in enumerate(inputs):
-        is_usual = x.layout == torch.strided and not x.is_complex() and 0 < x.numel() <= MANY
-        if not is_usual or not x.dim() or len(x) != len(y):
+    y = targets.detach().cpu().reshape(len(targets), -1).double()
+    for leaf, x in rows.items():
+        if x.layout != torch.strided or x.is_complex() or not 0 < x.numel() <= MANY:
             continue
         flat = x.detach().cpu().reshape(len(x), -1).double()
         if flat.shape == y.shape and flat.shape[1] > 1:
             # The whole input is the target.
             continue
-        length = x[0].numel() if x.dim() == 2 else x[0, 0].numel() if x.dim() > 2 else 1
-        first_of_last = flat.shape[1] - (1 if x.dim() == 2 else length)
         # A network of several outputs may have some inputs to reproduce.
         is_class = not targets.is_floating_point() and targets.dim() == 1
         found = [_column_of(y[:, column], flat, is_class) for column in range(min(y.shape[1], 8))]
         if found[0] is not None and all(found):
             relation, columns = found[0]
-            yield Column(leaf, columns, relation, min(columns) >= first_of_last)
+            yield Column(leaf, columns, relation, min(columns) >= flat.shape[1] - prod(x.shape[2:]))
             return
 
 
@@ -212,21 +194,7 @@ def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int,
     separate = (of_class & (ordered.diff(dim=0) > 0).all(0)).nonzero().flatten()
     if len(separate):
         return "one-to-one", (int(separate[0]),)
-    alone = [
-        [int(column) for column in (of_class & ((firsts == firsts[k]).sum(0) == 1)).nonzero().flatten()]
-        for k in range(len(values))
-    ]
-    used = [columns[0] for columns in alone if columns]
-    return ("one-hot", tuple(used)) if len(used) == len(values) and len(values) > 2 else None
-
-
-def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tensor:
-    """Return a copy of a tensor with other values, of the same tensor or those given, at some flat indices."""
-    values = torch.unique((tensor if among is None else among).detach())
-    values = values[values != IGNORED]
-    flat = tensor.detach().clone().reshape(-1)
-    places = places.to(tensor.device)
-    rank = torch.searchsorted(values, flat[places].contiguous())
-    # The values that are half of all away, so that numbers change by much.
-    flat[places] = values[(rank.clamp_max(len(values) - 1) + max(1, len(values) // 2)) % len(values)]
-    return flat.view(tensor.shape)
+    alone = [(of_class & ((firsts == own).sum(0) == 1)).nonzero().flatten() for own in firsts]
+    if len(values) > 2 and all(len(columns) for columns in alone):
+        return "one-hot", tuple(int(columns[0]) for columns in alone)
+    return None

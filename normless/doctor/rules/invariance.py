@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from math import isfinite
+from math import isfinite, nan
 
 import torch
 from torch import Tensor
@@ -12,9 +12,8 @@ from torch.nn import functional as F
 
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import tensors
-from normless.doctor.facts.influence import with_leaf
+from normless.doctor.facts.influence import REFUSED, change_of, with_leaf
 from normless.doctor.findings import Evidence, Finding, Steps, check, finding
-from normless.errors import InputsError
 
 # The targets depend on a statistic of the inputs if it explains this share of their variance.
 EXPLAINED = 0.5
@@ -45,7 +44,7 @@ def check_invariance(exam: Examination) -> Steps:
             if not explained > EXPLAINED or _neighbors_agree(x, targets[0]):
                 continue
             change, compared = _change(exam, number, x, kind), True
-            if change is not None and change < SAME:
+            if change < SAME:
                 norm = next((event for event in exam.passed.events if event.kind == "norm"), None)
                 evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
                 where = () if norm is None else (norm.place,)
@@ -95,18 +94,14 @@ def _neighbors_agree(x: Tensor, targets: Tensor) -> bool:
     return float((y == nearest).double().mean()) > (1 + chance) / 2
 
 
-def _change(exam: Examination, number: int, x: Tensor, kind: str) -> float | None:
+def _change(exam: Examination, number: int, x: Tensor, kind: str) -> float:
     """Return the change of the outputs if each example gets another level or scale, relative to their differences."""
-    generator = torch.Generator().manual_seed(0)
     shape = (len(x), x.shape[1] if kind == "level" and x.dim() > 2 else 1, *(1 for _ in x.shape[2:]))
-    draws = torch.randn(shape, generator=generator).to(x)
+    draws = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(x)
     changed = x.detach() + x.detach().std() * draws if kind == "level" else x.detach() * draws.exp()
-    with suppress(InputsError, RuntimeError, ValueError, IndexError):
-        before, after = exam.evaluated, exam.evaluate(with_leaf(exam.inputs, number, changed))
-        spread = float((before - before.mean(0)).abs().max())
-        if before.shape == after.shape and spread > 0:
-            return float((after - before).abs().max()) / spread
-    return None
+    change = change_of(exam, with_leaf(exam.inputs, number, changed))
+    spread = float((exam.evaluated - exam.evaluated.mean(0)).abs().max())
+    return float(change.max()) / spread if change is not None and spread > 0 else nan
 
 
 def _narrow_norms(exam: Examination) -> Iterator[Finding]:
@@ -161,6 +156,6 @@ def _lowest_fixed(exam: Examination, *, trained: bool, size: float) -> float:
         found.append(float(value.detach()))
         return found[-1]
 
-    with suppress(RuntimeError, ValueError, IndexError):
+    with suppress(*REFUSED):
         optimizer.step(closure)  # type: ignore[no-untyped-call]
     return min(filter(isfinite, found), default=float("nan"))

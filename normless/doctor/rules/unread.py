@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import LOSS, Call, tensors
-from normless.doctor.facts.influence import Padding, find_padding, influence_of, with_leaf
-from normless.doctor.facts.relations import altered
+from normless.doctor.facts.influence import Padding, change_at, find_padding, influence_of
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
-from normless.errors import InputsError
 
 # Outputs are the same if they differ by less than this share of the largest output.
 SAME = 1e-6
@@ -44,7 +41,7 @@ def check_unread(exam: Examination) -> Steps:
             if found:
                 return "the padding is read in place of the sequences"
     for number, size in influence.items():
-        if bool(size.any()) or not _is_unread(exam, number, torch.arange(given[number].numel())):
+        if bool(size.any()) or not _is_unread(exam, number):
             continue
         reader = _reader(exam, given[number])
         if reader is not None:
@@ -79,7 +76,7 @@ def unread_parts(exam: Examination) -> Iterator[Finding]:
     for number, size in exam.influence.items():
         if bool(size.any()):
             yield from () if number in padded else _parts(exam, number, size)
-        elif _reader(exam, given[number]) is None and _is_unread(exam, number, torch.arange(given[number].numel())):
+        elif _reader(exam, given[number]) is None and _is_unread(exam, number):
             yield finding("unread_input", 0.6, (), _described(exam, number))
 
 
@@ -96,14 +93,12 @@ def _name(exam: Examination, number: int) -> str:
     return f"input {number + 1}" if len(tensors(exam.inputs)) > 1 else "the input"
 
 
-def _is_unread(exam: Examination, number: int, places: Tensor, at: Tensor | None = None) -> bool:
-    """Whether other values at some places of an input, of those at the same or other places, change no output."""
-    x, before = tensors(exam.inputs)[number], exam.evaluated
-    among = None if at is None else x.reshape(-1)[at.to(x.device)]
-    with suppress(InputsError, RuntimeError, ValueError, IndexError):
-        after = exam.evaluate(with_leaf(exam.inputs, number, altered(x, places, among)))
-        return after.shape == before.shape and float((after - before).abs().max()) <= SAME * float(before.abs().max())
-    return False
+def _is_unread(exam: Examination, number: int, where: Tensor | None = None, among: Tensor | None = None) -> bool:
+    """Whether other values of an input, or of masked elements from other ones, change no output."""
+    x = tensors(exam.inputs)[number]
+    places = None if where is None else torch.arange(x.numel()).view(x.shape)[where].flatten()
+    change = change_at(exam, number, places, None if among is None else x[among.to(x.device)])
+    return change is not None and float(change.max()) <= SAME * float(exam.evaluated.abs().max())
 
 
 def _reader(exam: Examination, x: Tensor) -> Call | None:
@@ -117,38 +112,34 @@ def _reader(exam: Examination, x: Tensor) -> Call | None:
 
 def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Finding]:
     """Report padding that is read, or that hides the elements before it."""
-    size = size.reshape(*size.shape[:2], -1).sum(-1)
-    real = padding.real
-    rows = (~real).any(1) & real.any(1) & size.any(1)
-    if int(rows.sum()) < 2:
+    size, real, by = size.reshape(*size.shape[:2], -1).sum(-1), padding.real, padding.by
+    padded = (~real).any(1) & real.any(1) & size.any(1)
+    if int(padded.sum()) < 2:
         return
-    size, real = size[rows], real[rows]
-    largest = size.amax(1)
-    of_real = (size * real).amax(1) / largest
-    of_padding = (size * ~real).amax(1) / (size * real).amax(1).clamp_min(1e-30)
-    lengths = padding.real.sum(1)
+    of_real, of_padding = ((size * part)[padded].amax(1) for part in (real, ~real))
+    of_padding = of_padding / of_real.clamp_min(1e-30)
+    of_real = of_real / size[padded].amax(1)
     evidence: dict[str, float | int | str] = {
-        "padding": float((~padding.real).double().mean()),
-        "shortest": int(lengths.min()),
-        "positions": padding.real.shape[1],
+        "padding": float((~real).double().mean()),
+        "shortest": int(real.sum(1).min()),
+        "positions": real.shape[1],
         "influence": float(of_real.median()),
     }
     if float(of_real.median()) < FADED and bool((of_padding > 1).double().mean() > 0.5):
-        x = tensors(exam.inputs)[padding.leaf]
-        at = torch.arange(x.numel()).view(x.shape)[padding.real & rows[:, None]].flatten()
-        unread = not bool((size * real).any()) and _is_unread(exam, padding.leaf, at, at)
-        yield finding("inverted_mask" if unread else "read_after_padding", 0.975, (), evidence)
-    elif padding.by is not None and float(of_padding.median()) > READ and _masks(exam, padding):
-        x = tensors(exam.inputs)[padding.leaf]
-        places = torch.arange(x.numel()).view(x.shape)
-        if not _is_unread(exam, padding.leaf, places[~padding.real].flatten(), places[padding.real].flatten()):
-            evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, padding.by)}
-            yield finding("padding_read", 0.86, (), evidence)
+        at = real & padded[:, None]
+        is_hidden = not bool((size * at).any()) and _is_unread(exam, padding.leaf, at, at)
+        yield finding("inverted_mask" if is_hidden else "read_after_padding", 0.975, (), evidence)
+        return
+    if by is None or not float(of_padding.median()) > READ or not _masks(exam, by):
+        return
+    if not _is_unread(exam, padding.leaf, ~real, real):
+        evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, by)}
+        yield finding("padding_read", 0.86, (), evidence)
 
 
-def _masks(exam: Examination, padding: Padding) -> bool:
+def _masks(exam: Examination, number: int) -> bool:
     """Whether the network reads a mask."""
-    given = exam.passed.flow.of(tensors(exam.inputs)[padding.by or 0])
+    given = exam.passed.flow.of(tensors(exam.inputs)[number])
     calls = (call for call in exam.passed.flow.calls if call.name != "detach" and call.path != LOSS)
     return any(source is given for call in calls for source in call.sources())
 
@@ -167,8 +158,7 @@ def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
         is_channel = x.is_floating_point() and axis == 1 and len(read) <= MANY_CHANNELS
         if not len(unread) or (not is_channel and 2 * len(unread) < len(read)):
             continue
-        at = torch.arange(x.numel()).view(x.shape).index_select(axis, unread).flatten()
-        if _is_unread(exam, number, at):
+        if _is_unread(exam, number, torch.zeros(x.shape, dtype=torch.bool).index_fill(axis, unread, True)):
             evidence = {"unread": len(unread), "of": len(read), "axis": axis, "first": int(unread[0])}
             yield finding("unread_part", 0.55, (), evidence, input=_name(exam, number))
             return
