@@ -41,8 +41,6 @@ from normless.doctor.rules import (
     outputs,
     pairing,
     reach,
-    recurrence,
-    reshapes,
     stopped,
     targets,
     terms,
@@ -68,7 +66,7 @@ OF_PASS = (
     *(construction.check_calls, construction.check_initial_scale),
     stopped.check_stops,
     leaks.check_leaks,
-    reshapes.check_reshapes,
+    examples.check_reshapes,
     unread.check_unread,
     invariance.check_invariance,
 )
@@ -242,7 +240,7 @@ def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
     if plan.step is not None:
         yield own_step.check_step(exam, plan.step, plan.batches)
     yield information.check_information(exam)
-    yield recurrence.check_time(exam)
+    yield information.check_time(exam)
     yield investigation.check_experiments(exam, plan.steps, plan.investigate)
 
 

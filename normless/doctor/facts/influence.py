@@ -1,4 +1,4 @@
-"""What outputs depend on: their change with the inputs, the gradient of the loss, and the elements that are padding."""
+"""What outputs depend on: their change with the inputs, gradients with respect to these, and what is padding."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def change_of(exam: Examination, inputs: Any) -> Tensor | None:
     before = exam.evaluated
     with suppress(*REFUSED):
         after = exam.evaluate(inputs)
-        return (after - before).abs() if after.shape == before.shape else None
+        return (after - before).abs() if after.shape == before.shape and after.numel() else None
     return None
 
 

@@ -1,24 +1,22 @@
-"""Checks of outputs that depend on other examples of the batch, or on the place of an example in it."""
+"""Checks of the axes: outputs that depend on other examples or on the place in the batch, and reshapes of axes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, nan, prod
 
 import torch
-from torch import Tensor
 
 from normless._internal.state import preserve_random_state
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, MOVES, PRODUCTS, Call, Flow, tensors, with_rows
-from normless.doctor.facts.influence import find_padding
+from normless.doctor.facts.flow import LOSS, MOVES, PRODUCTS, Call, tensors, with_rows
+from normless.doctor.facts.influence import REFUSED, change_of, find_padding
 from normless.doctor.facts.relations import find_shifted
 from normless.doctor.facts.spread import spread_at
 from normless.doctor.facts.tape import KINDS
-from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
-from normless.errors import InputsError
+from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.residual.classify import kind_of
 
 # Outputs of an example depend on other examples if they change by more than this share of the largest output.
@@ -27,6 +25,7 @@ CHANGED = 1e-4
 SMALL = 6
 # Numbers of examples with which the operation that mixes them is looked for.
 FEW = (5, 7, 4, 6, 3, 11)
+RESHAPES = {"view", "reshape", "view_as", "reshape_as"}
 # The calls by which the nodes of a graph read each other.
 GATHERS = {
     "index_select", "__getitem__", "gather", "take_along_dim", "index_add", "index_add_", "scatter_add",
@@ -46,22 +45,27 @@ def check_examples(exam: Examination) -> Steps:
     if not before.dim() or len(before) != count:
         raise NotAsked("the outputs have no axis of examples")
     size = float(before.abs().max())
+    limit = CHANGED * size
+    kept, independent = count // 2, "no example depends on another in evaluation mode"
+    few = [(kept + 1) % count, (kept + 2) % count, kept]
+    if count > SMALL and exam.is_divisible(count) and _change(exam, few, kept) <= limit:
+        return independent
     # Outputs for pairs of examples change with the place.
     moves = count not in before.shape[1:]
-    kept = count // 2
-    if count > SMALL and exam.is_divisible(count) and _is_same_among_few(exam, before, count, kept):
-        return "no example depends on another in evaluation mode"
-    change = _change(exam, before, count, kept, kept + moves)
-    if not change > CHANGED * size:
-        return "no example depends on another in evaluation mode"
-    if not torch.allclose(exam.evaluate(exam.inputs), exam.evaluate(exam.inputs), rtol=1e-4, atol=CHANGED * size):
+    change = _change_among_others(exam, count, kept, kept + moves)
+    if not change > limit:
+        return independent
+    if not torch.allclose(exam.evaluate(exam.inputs), exam.evaluate(exam.inputs), rtol=1e-4, atol=limit):
         yield finding("kept_state", 0.2, (), {"outputs": size})
         return "outputs of two passes over the same batch differ, so that examples cannot be compared"
-    if moves and not _change(exam, before, count, kept, kept) > CHANGED * size:
-        if sum(len(tensor) == count for tensor in read) == 1 and not _is_random(exam, before):
-            yield _placed(exam, count, change)
-        return "no example depends on another in evaluation mode"
-    yield from _mixed(exam, count, kept, {"change": change, "outputs": size})
+    if moves and not _change_among_others(exam, count, kept, kept) > limit:
+        if sum(len(tensor) == count for tensor in read) == 1 and not _is_random(exam):
+            rows = list(range(count))
+            other = with_rows(exam.inputs, count, rows[::-1])
+            where, words = _place(spread_at(exam.model, exam.inputs, other, count, rows, rows[::-1]))
+            yield finding("place_in_batch", 0.9, where, {"change": change}, at=words)
+        return independent
+    yield from _mixed(exam, count, {"change": change, "outputs": size})
     return "they depend on each other, or axis 0 does not hold the examples"
 
 
@@ -72,45 +76,34 @@ def _replaced(count: int, kept: int, place: int) -> list[int]:
     return rows
 
 
-def _is_same_among_few(exam: Examination, before: Tensor, count: int, kept: int) -> bool:
-    """Whether the kept example has the same outputs at another place, among two others only."""
-    with suppress(InputsError, RuntimeError, ValueError, IndexError):
-        after = exam.evaluate(with_rows(exam.inputs, count, [(kept + 1) % count, (kept + 2) % count, kept]))
-        if after.shape == (3, *before.shape[1:]):
-            return float((after[2] - before[kept]).abs().max()) <= CHANGED * float(before.abs().max())
-    return False
-
-
-def _change(exam: Examination, before: Tensor, count: int, kept: int, place: int) -> float:
-    """Return the change of the kept example's outputs if all others change."""
-    with suppress(InputsError, RuntimeError, ValueError, IndexError):
-        after = exam.evaluate(with_rows(exam.inputs, count, _replaced(count, kept, place)))
-        if after.shape == before.shape:
+def _change(exam: Examination, rows: list[int], kept: int) -> float:
+    """Return the change of the kept example's outputs in a batch of other rows; NaN if it is unknown."""
+    before, place = exam.evaluated, rows.index(kept)
+    with suppress(*REFUSED):
+        after = exam.evaluate(with_rows(exam.inputs, len(before), rows))
+        if after.shape == (len(rows), *before.shape[1:]):
             own, others = after[place], before[kept]
-            if count in before.shape[1:]:
-                axis = before.shape[1:].index(count)
+            if len(before) in own.shape:
+                axis = own.shape.index(len(before))
                 own, others = own.select(axis, place), others.select(axis, kept)
-            change = float((own - others).abs().max())
-            if isfinite(change):
-                return change
+            return float((own - others).abs().max())
+    return nan
+
+
+def _change_among_others(exam: Examination, count: int, kept: int, place: int) -> float:
+    """Return the change of the kept example's outputs at a place if all others change, or else if the first does."""
+    if isfinite(change := _change(exam, _replaced(count, kept, place), kept)):
+        return change
     # Some inputs belong in an order, such as sequences by length.
-    after = exam.evaluate(with_rows(exam.inputs, count, [1, *range(1, count)]))
-    return float((before - after)[1:].abs().max()) if after.shape == before.shape else 0.0
+    changes = change_of(exam, with_rows(exam.inputs, count, [1, *range(1, count)]))
+    return 0.0 if changes is None else float(changes[1:].max())
 
 
-def _is_random(exam: Examination, before: Tensor) -> bool:
+def _is_random(exam: Examination) -> bool:
     """Whether outputs in evaluation mode depend on random numbers."""
     with preserve_random_state(exam.model):
         torch.manual_seed(1)
-        return not torch.allclose(exam.evaluate(exam.inputs), before)
-
-
-def _placed(exam: Examination, count: int, change: float) -> Finding:
-    """Report outputs that depend on the place of an example, with the first operation that depends on it."""
-    kept, places = list(range(count)), list(range(count))[::-1]
-    call = spread_at(exam.model, exam.inputs, with_rows(exam.inputs, count, places), count, kept, places)
-    where, words = _place(call)
-    return finding("place_in_batch", 0.9, where, {"change": change}, at=words)
+        return not torch.allclose(exam.evaluate(exam.inputs), exam.evaluated)
 
 
 def _place(call: Call | None) -> tuple[tuple[str, ...], str]:
@@ -120,12 +113,9 @@ def _place(call: Call | None) -> tuple[tuple[str, ...], str]:
     return (call.place,), f", at {call.name}{f', {call.line}' if call.line else ''}"
 
 
-def _mixed(exam: Examination, count: int, kept: int, evidence: dict[str, float | int | str]) -> Iterator[Finding]:
+def _mixed(exam: Examination, count: int, evidence: Evidence) -> Iterator[Finding]:
     """Report examples that depend on each other, with the first operation that mixes them."""
-    if _has_positions_first(exam):
-        return
-    call = _mixing(exam, count, kept)
-    if _is_graph(exam.passed.flow, call, count):
+    if _has_positions_first(exam) or _is_graph(exam, call := _mixing(exam, count), count):
         return
     module = dict(exam.model.named_modules()).get(call.path) if call is not None and call.path else None
     is_norm = call is not None and KINDS.get(call.name) == "norm"
@@ -155,12 +145,12 @@ def _has_positions_first(exam: Examination) -> bool:
     return any(any(find_padding([x.t()])) and not any(find_padding([x])) for x in tokens)
 
 
-def _mixing(exam: Examination, count: int, kept: int) -> Call | None:
+def _mixing(exam: Examination, count: int) -> Call | None:
     """Return the first operation through which examples influence each other, or None if unknown."""
     others = {size for tensor in tensors(exam.inputs) for size in tensor.shape[1:]}
     for number in (*(few for few in FEW if few < count and few not in others), count):
         # The other inputs may not fit fewer examples.
-        with suppress(InputsError, ValueError, RuntimeError, IndexError):
+        with suppress(*REFUSED):
             inputs = with_rows(exam.inputs, count, list(range(number)))
             changed = with_rows(inputs, number, _replaced(number, number // 2, number // 2))
             call = spread_at(exam.model, inputs, changed, number, (number // 2,))
@@ -169,19 +159,62 @@ def _mixing(exam: Examination, count: int, kept: int) -> Call | None:
     return None
 
 
-def _is_graph(flow: Flow, mixing: Call | None, count: int) -> bool:
-    """Whether examples are nodes: they read each other by indices that are data, or by a matrix of all pairs."""
-    places = [
-        call.path
-        for call in flow.calls
-        if call.path != LOSS
-        if (call.name in GATHERS and call.is_indexed) or (call.name in PRODUCTS and _by_pairs(call, count))
-    ]
+def _is_graph(exam: Examination, mixing: Call | None, count: int) -> bool:
+    """Whether examples are nodes: they read each other by indices that are data, or by a matrix of all pairs.
+
+    The matrix does not depend on parameters.
+    """
+    calls = [call for call in exam.passed.flow.calls if call.path != LOSS]
+    places = [call.path for call in calls if call.name in GATHERS and call.is_indexed]
+    for call in calls:
+        factors = (shape for read, shape in call.reads if read is not None and not read.is_trained)
+        if call.name in PRODUCTS and any(shape[-2:] == (count, count) for shape in factors):
+            places.append(call.path)
     return bool(places) and (mixing is None or mixing.path in places)
 
 
-def _by_pairs(call: Call, count: int) -> bool:
-    """Whether a product has a factor (examples, examples) that does not depend on parameters."""
-    return any(
-        shape[-2:] == (count, count) and read is not None and not read.is_trained for read, shape in call.reads
-    )
+@check("reshapes")
+def check_reshapes(exam: Examination) -> Steps:
+    """Look for a reshape that moves an axis to another place, which a permutation of the axes should do."""
+    calls = [call for call in exam.passed.flow.calls if call.name in RESHAPES and call.is_signal and call.reads]
+    examples = next((len(y) for y in tensors(exam.targets) if y.dim()), 0)
+    for call in calls:
+        before = call.reads[0][1]
+        moved = _moved_axis(before, call.shape, examples)
+        if moved is not None:
+            where = () if call.path == LOSS else (call.place,)
+            evidence: Evidence = {
+                "operation": call.name,
+                "before": str(before),
+                "after": str(call.shape),
+                "size": moved,
+            }
+            line = f", {call.line}" if call.line else ""
+            yield finding("moved_axis", 0.88, where, evidence, place=(*where, "the loss")[0], line=line)
+            break
+    return f"{len(calls)} reshapes"
+
+
+def _moved_axis(before: tuple[int, ...], after: tuple[int, ...], examples: int) -> int | None:
+    """Return the size of an axis that a reshape moves between other values; None if it only splits and merges axes.
+
+    A reshape from (…, examples, width) to (…, examples · heads, width of a head) merges heads and examples, where the
+    width of a head may be the number of examples.
+    """
+    for axis in range(1, len(before) - 1):
+        pair = before[axis : axis + 2]
+        if (
+            examples in pair
+            and max(pair) % examples == 0
+            and after == before[:axis] + pair[::-1] + before[axis + 2 :]
+        ):
+            return None
+    for axis, size in enumerate(before):
+        if size < 3 or before.count(size) > 1 or after.count(size) != 1:
+            continue
+        # Relative positions are shifted by a reshape from (…, n, n + 1) to (…, n + 1, n).
+        is_shift = len(before) == len(after) and any(abs(size - other) == 1 for other in before)
+        # An axis stays in its place if as many values as before follow it.
+        if not is_shift and prod(before[axis + 1 :]) != prod(after[after.index(size) + 1 :]):
+            return size
+    return None

@@ -1,11 +1,11 @@
-"""Checks of information that never reaches the output: one number for all of it, and the order of a sequence."""
+"""Checks of information that never reaches the output: through one number, of the order, and of the first steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from math import isfinite, prod
+from math import inf, isfinite, prod
 
 import torch
 from torch import Tensor, nn
@@ -14,30 +14,32 @@ from normless.doctor.experiments.rates import MANY
 from normless.doctor.experiments.steps import fits, tried
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Call, tensors
-from normless.doctor.findings import Finding, Steps, check, finding
+from normless.doctor.facts.influence import change_of
+from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.doctor.rules.unread import unread_parts
 
 # Outputs count as equal if they differ by less than this share of the differences between examples.
 EQUAL = 1e-4
 # A path of one number suffices for outputs with fewer values for each example.
 SEVERAL = 3
-# A trial that leaves more than this share of the loss is far from fitting the batch.
+# A trial that lowers the loss by a smaller share is far from fitting the batch.
 HALF = 0.5
+# Sequences of at least this length are judged, by this share of their steps at either end.
+LENGTH, SHARE = 20, 0.25
+# The influence of the first steps is that of the last ones times a factor beyond this one.
+FACTOR = 1e4
 _OF_ATTENTION = {"softmax", "multi_head_attention_forward"}
-_OF_SEQUENCES = _OF_ATTENTION | {"embedding"}
 
 
 @check("information")
 def check_information(exam: Examination) -> Steps:
     """Look for a layer of one unit that everything passes, and for outputs that ignore the order of a sequence."""
-    is_fitted = any(fits(exam, trial) for trial in exam.trials)
     narrow = _narrow(exam)
     if narrow is not None:
-        values = prod(exam.passed.logits.shape[1:])
-        found = finding("one_unit", 0.6, (narrow.place,), {"outputs": values})
+        found = finding("one_unit", 0.6, (narrow.place,), {"outputs": prod(exam.passed.logits.shape[1:])})
         # An autoencoder of one dimension is a choice, if it can be fitted.
-        yield replace(found, advice=is_fitted)
-    yield from _unordered(exam, is_fitted)
+        yield replace(found, advice=any(fits(exam, trial) for trial in exam.trials))
+    yield from _unordered(exam)
     is_stuck = exam.knows("not_fitted")
     for first, second in _equal_inputs(exam):
         found = finding("equal_inputs", 0.94, (), {"first": first, "second": second})
@@ -57,7 +59,11 @@ def _narrow(exam: Examination) -> Call | None:
         call = exam.passed.flow.of(event.output)
         if event.kind != "weight" or call is None or event.output.dim() < 2 or len(event.output) != len(logits):
             continue
-        if event.output[0].numel() == 1 and event.output is not logits and not _reaches(last, call):
+        if event.output[0].numel() != 1 or event.output is logits or call is last:
+            continue
+        # Values of unknown origin may be inputs.
+        around = last.reached(lambda other, narrow=call: other is narrow)
+        if not any(other.kind == "inputs" or any(read is None for read, _ in other.reads) for other in around):
             return call
     return None
 
@@ -71,34 +77,29 @@ def _equal_inputs(exam: Examination) -> Iterator[tuple[int, int]]:
                 yield number, other
 
 
-def _reaches(last: Call, without: Call) -> bool:
-    """Whether the inputs, or values of unknown origin, reach a call by a path that avoids another call."""
-    calls = last.reached(lambda call: call is without)
-    return without is last or any(
-        call.kind == "inputs" or any(read is None for read, _ in call.reads) for call in calls
-    )
+def _is_slow(exam: Examination) -> bool:
+    """Whether no trial fits the batch, and the first is far from it."""
+    trials = exam.trials
+    return bool(trials) and trials[0].progress < HALF and not any(fits(exam, trial) for trial in trials)
 
 
-def _unordered(exam: Examination, is_fitted: bool) -> Iterator[Finding]:
+def _unordered(exam: Examination) -> Iterator[Finding]:
     """Report outputs that do not change if the positions of the inputs are permuted, while the targets may."""
     x = exam.inputs
     if not isinstance(x, Tensor) or x.is_sparse or x.dim() not in (2, 3) or x.shape[1] < SEVERAL or not len(x) > 1:
         return
-    is_sequence = any(event.kind == "attention" or event.name in _OF_SEQUENCES for event in exam.passed.events)
-    if not is_sequence or (x.dim() == 2 and x.is_floating_point()):
+    attends = any(event.kind == "attention" or event.name in _OF_ATTENTION for event in exam.passed.events)
+    is_sequence = attends or any(event.name == "embedding" for event in exam.passed.events)
+    outputs = exam.evaluated
+    if not is_sequence or (x.dim() == 2 and x.is_floating_point()) or outputs.dim() != 2:
         return
-    before, after = exam.evaluated, exam.evaluate(x.flip(1))
-    if before.dim() != 2 or before.shape != after.shape:
-        return
-    apart, change = float((before - before.mean(0)).abs().max()), float((before - after).abs().max())
-    if not (isfinite(apart) and change <= EQUAL * apart and apart > 0):
+    changes, apart = change_of(exam, x.flip(1)), float((outputs - outputs.mean(0)).abs().max())
+    if changes is None or not isfinite(apart) or not float(changes.max()) <= EQUAL * apart or not apart > 0:
         return
     pairs = _same_but_for_order(x, exam.targets)
-    evidence = {"positions": x.shape[1], "change": change, "differences": apart, "pairs": pairs}
+    evidence = {"positions": x.shape[1], "change": float(changes.max()), "differences": apart, "pairs": pairs}
     # Sets and bags of words have no order; targets that depend on it, or a batch that cannot be fitted, tell.
-    attends = any(event.kind == "attention" or event.name in _OF_ATTENTION for event in exam.passed.events)
-    is_slow = bool(exam.trials) and not is_fitted and exam.trials[0].progress < HALF
-    may_miss = is_slow and attends and not x.is_floating_point()
+    may_miss = attends and not x.is_floating_point() and _is_slow(exam)
     is_wrong = pairs > 0 or exam.knows("not_fitted") or (may_miss and _is_helped_by_positions(exam))
     yield replace(finding("unordered", 0.8 if pairs else 0.55, (), evidence), advice=not is_wrong)
 
@@ -125,11 +126,47 @@ def _add_positions(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
 
 def _same_but_for_order(x: Tensor, targets: object) -> int:
     """Count the pairs of neighbours in sorted order that have the same elements and different class labels."""
-    if x.is_floating_point() or not isinstance(targets, Tensor) or targets.dim() != 1 or len(targets) != len(x):
-        return 0
-    if targets.is_floating_point() or x.dim() != 2:
+    is_label = isinstance(targets, Tensor) and targets.dim() == 1 and not targets.is_floating_point()
+    if (
+        not isinstance(targets, Tensor)
+        or not is_label
+        or len(targets) != len(x)
+        or x.is_floating_point()
+        or x.dim() != 2
+    ):
         return 0
     sets: dict[tuple[int, ...], set[int]] = {}
     for row, label in zip(x.sort(1).values.tolist(), targets.tolist(), strict=True):
         sets.setdefault(tuple(row), set()).add(label)
     return sum(len(labels) - 1 for labels in sets.values())
+
+
+@check("gradient through time")
+def check_time(exam: Examination) -> Steps:
+    """Compare the gradients of the loss with respect to the first and the last steps of the inputs.
+
+    A network that fits the batch, or comes close, does not need the steps that fade.
+    """
+    ratios = {number: ratio for number, size in exam.influence.items() if (ratio := _ratio(exam, size)) is not None}
+    if not ratios:
+        raise NotAsked(f"there are no sequences of {LENGTH} steps or more")
+    is_stuck = exam.knows("not_fitted")
+    for number, ratio in ratios.items() if is_stuck or _is_slow(exam) else ():
+        if not 1 / FACTOR < ratio < FACTOR:
+            evidence: Evidence = {"ratio": max(ratio, 1 / ratio if ratio else inf), "input": number}
+            kind = "exploding_through_time" if ratio > 1 else "vanishing_through_time"
+            # Slow steps alone do not tell that the first elements matter: a batch may be learned from the last ones.
+            yield replace(finding(kind, 0.6, (), evidence), advice=not is_stuck)
+    return f"first steps have {', '.join(f'{ratio:.2g}' for ratio in ratios.values())} times that of the last"
+
+
+def _ratio(exam: Examination, size: Tensor) -> float | None:
+    """Return the influence of the first steps relative to that of the last ones; None if there are no steps."""
+    axis = 1 if size.shape[:1] == exam.passed.logits.shape[:1] else 0
+    if size.dim() not in (2, 3) or size.shape[axis] < LENGTH:
+        return None
+    steps = size.movedim(axis, 0).flatten(1).sum(1)
+    count = int(SHARE * len(steps))
+    first, last = float(steps[:count].max()), float(steps[-count:].max())
+    # Inputs that nothing reads are another finding.
+    return first / last if last > 0 and first > 0 else None
