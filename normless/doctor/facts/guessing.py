@@ -66,15 +66,20 @@ def _descend_to_constant(
 ) -> Tensor:
     """Return the best constant near another; append the losses of constants on the way, as outputs, to `found`."""
     constant = start.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([constant], max_iter=15, max_eval=20, line_search_fn="strong_wolfe")
+    descend(lambda: loss_at(constant.expand(outputs.shape).to(outputs.dtype)), [constant], found)
+    return constant.detach()
+
+
+def descend(loss: Callable[[], Tensor], free: list[Tensor], found: list[float], steps: int = 15) -> None:
+    """Lower a loss of free tensors, which are changed; append the losses on the way to `found`."""
+    optimizer = torch.optim.LBFGS(free, max_iter=steps, max_eval=4 * steps // 3, line_search_fn="strong_wolfe")
 
     def closure() -> float:
         optimizer.zero_grad()
         with torch.enable_grad():
-            value = loss_at(constant.expand(outputs.shape).to(outputs.dtype))
+            value = loss()
         value.backward()  # type: ignore[no-untyped-call]
         found.append(float(value.detach()))
         return found[-1]
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return constant.detach()

@@ -1,4 +1,4 @@
-"""What outputs depend on: their change with the inputs, gradients with respect to these, and what is padding."""
+"""The influence of each element of the inputs on the loss, and the elements that are padding."""
 
 from __future__ import annotations
 
@@ -9,58 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from normless._internal.state import unfused
+from normless.doctor.facts.changes import REFUSED, with_leaf
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Seen, Tracer, tensors
-from normless.doctor.facts.relations import IGNORED
 from normless.errors import InputsError
 from normless.probes import compute_output, logits_of, loss_of, preserve_state
 
-# What a network or a loss raises for inputs that it does not take.
-REFUSED = (InputsError, RuntimeError, ValueError, IndexError)
 # Sequences of this length or longer may be padded.
 SHORTEST = 4
-
-
-def with_leaf(values: Any, number: int, tensor: Tensor) -> Any:
-    """Return nested values with another tensor in place of the one with this number."""
-    leaves, structure = tree_flatten(values)
-    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)][number]
-    return tree_unflatten([*leaves[:where], tensor, *leaves[where + 1 :]], structure)
-
-
-def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tensor:
-    """Return a copy of a tensor with other values, of the same tensor or those given, at some flat indices."""
-    values = torch.unique((tensor if among is None else among).detach())
-    values = values[values != IGNORED]
-    flat = tensor.detach().clone().reshape(-1)
-    places = places.to(tensor.device)
-    rank = torch.searchsorted(values, flat[places].contiguous())
-    # The values that are half of all away, so that numbers change by much.
-    flat[places] = values[(rank.clamp_max(len(values) - 1) + max(1, len(values) // 2)) % len(values)]
-    return flat.view(tensor.shape)
-
-
-def change_of(exam: Examination, inputs: Any) -> Tensor | None:
-    """Return by how much each output in evaluation mode differs for other inputs; None if they cannot be compared."""
-    before = exam.evaluated
-    with suppress(*REFUSED):
-        after = exam.evaluate(inputs)
-        return (after - before).abs() if after.shape == before.shape and after.numel() else None
-    return None
-
-
-def change_at(
-    exam: Examination, number: int, places: Tensor | None = None, among: Tensor | None = None
-) -> Tensor | None:
-    """Return the change of the outputs if an input has other values at some flat indices, or everywhere."""
-    x = tensors(exam.inputs)[number]
-    places = torch.arange(x.numel()) if places is None else places
-    with suppress(*REFUSED):
-        return change_of(exam, with_leaf(exam.inputs, number, altered(x, places, among)))
-    return None
 
 
 def influence_of(exam: Examination) -> dict[int, Tensor]:
@@ -173,5 +131,5 @@ def _of_tokens(x: Tensor) -> Tensor | None:
     padded = lengths < x.shape[1]
     is_padded = int(padded.sum()) * 4 >= len(x) and len(torch.unique(lengths)) > 2 and int(lengths.min()) > 0
     inner = ((x == token) & real).sum() / max(int(real.sum()), 1)
-    runs = (x.shape[1] - lengths)[padded].double().mean() if bool(padded.any()) else torch.tensor(0.0)
+    runs = (x.shape[1] - lengths)[padded].double().mean()
     return real if is_padded and float(inner) < 0.02 and float(runs) >= 2 else None

@@ -10,11 +10,11 @@ from math import isfinite, nan, prod
 import torch
 
 from normless._internal.state import preserve_random_state
+from normless.doctor.facts.changes import REFUSED, change_of, spread_at
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import LOSS, MOVES, PRODUCTS, Call, tensors, with_rows
-from normless.doctor.facts.influence import REFUSED, change_of, find_padding
+from normless.doctor.facts.influence import find_padding
 from normless.doctor.facts.relations import find_shifted
-from normless.doctor.facts.spread import spread_at
 from normless.doctor.facts.tape import KINDS
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.residual.classify import kind_of
@@ -95,8 +95,7 @@ def _change_among_others(exam: Examination, count: int, kept: int, place: int) -
     if isfinite(change := _change(exam, _replaced(count, kept, place), kept)):
         return change
     # Some inputs belong in an order, such as sequences by length.
-    changes = change_of(exam, with_rows(exam.inputs, count, [1, *range(1, count)]))
-    return 0.0 if changes is None else float(changes[1:].max())
+    return float(change_of(exam, with_rows(exam.inputs, count, [1, *range(1, count)]))[1:].max())
 
 
 def _is_random(exam: Examination) -> bool:
@@ -179,16 +178,11 @@ def check_reshapes(exam: Examination) -> Steps:
     calls = [call for call in exam.passed.flow.calls if call.name in RESHAPES and call.is_signal and call.reads]
     examples = next((len(y) for y in tensors(exam.targets) if y.dim()), 0)
     for call in calls:
-        before = call.reads[0][1]
-        moved = _moved_axis(before, call.shape, examples)
+        before, after = call.reads[0][1], call.shape
+        moved = _moved_axis(before, after, examples)
         if moved is not None:
             where = () if call.path == LOSS else (call.place,)
-            evidence: Evidence = {
-                "operation": call.name,
-                "before": str(before),
-                "after": str(call.shape),
-                "size": moved,
-            }
+            evidence: Evidence = {"operation": call.name, "before": str(before), "after": str(after), "size": moved}
             line = f", {call.line}" if call.line else ""
             yield finding("moved_axis", 0.88, where, evidence, place=(*where, "the loss")[0], line=line)
             break
@@ -203,11 +197,8 @@ def _moved_axis(before: tuple[int, ...], after: tuple[int, ...], examples: int) 
     """
     for axis in range(1, len(before) - 1):
         pair = before[axis : axis + 2]
-        if (
-            examples in pair
-            and max(pair) % examples == 0
-            and after == before[:axis] + pair[::-1] + before[axis + 2 :]
-        ):
+        swapped = before[:axis] + pair[::-1] + before[axis + 2 :]
+        if after == swapped and examples in pair and max(pair) % examples == 0:
             return None
     for axis, size in enumerate(before):
         if size < 3 or before.count(size) > 1 or after.count(size) != 1:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from math import inf, isfinite, prod
+from functools import partial
+from itertools import combinations
+from math import inf, prod
+from operator import is_
 
 import torch
 from torch import Tensor, nn
 
 from normless.doctor.experiments.rates import MANY
 from normless.doctor.experiments.steps import fits, tried
+from normless.doctor.facts.changes import change_of
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Call, tensors
-from normless.doctor.facts.influence import change_of
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.doctor.rules.unread import unread_parts
 
@@ -41,9 +44,11 @@ def check_information(exam: Examination) -> Steps:
         yield replace(found, advice=any(fits(exam, trial) for trial in exam.trials))
     yield from _unordered(exam)
     is_stuck = exam.knows("not_fitted")
-    for first, second in _equal_inputs(exam):
-        found = finding("equal_inputs", 0.94, (), {"first": first, "second": second})
-        yield replace(found, advice=not is_stuck and not exam.knows("cancelled_gradient"))
+    given = ((number, x) for number, x in enumerate(tensors(exam.inputs)) if x.dim() and x.is_floating_point())
+    for (first, x), (second, y) in combinations(given, 2):
+        if x.shape == y.shape and x.data_ptr() != y.data_ptr() and torch.equal(x, y):
+            found = finding("equal_inputs", 0.94, (), {"first": first, "second": second})
+            yield replace(found, advice=not is_stuck and not exam.knows("cancelled_gradient"))
     for unread in unread_parts(exam):
         yield replace(unread, advice=not is_stuck)
     return "one number" if narrow is not None else "no layer of one unit is passed by everything"
@@ -62,19 +67,10 @@ def _narrow(exam: Examination) -> Call | None:
         if event.output[0].numel() != 1 or event.output is logits or call is last:
             continue
         # Values of unknown origin may be inputs.
-        around = last.reached(lambda other, narrow=call: other is narrow)
+        around = last.reached(partial(is_, call))
         if not any(other.kind == "inputs" or any(read is None for read, _ in other.reads) for other in around):
             return call
     return None
-
-
-def _equal_inputs(exam: Examination) -> Iterator[tuple[int, int]]:
-    """Return the numbers of inputs that have equal values and are not the same tensor."""
-    given = [(number, x) for number, x in enumerate(tensors(exam.inputs)) if x.dim() and x.is_floating_point()]
-    for place, (number, x) in enumerate(given):
-        for other, y in given[place + 1 :]:
-            if x.shape == y.shape and x.data_ptr() != y.data_ptr() and torch.equal(x, y):
-                yield number, other
 
 
 def _is_slow(exam: Examination) -> bool:
@@ -93,11 +89,11 @@ def _unordered(exam: Examination) -> Iterator[Finding]:
     outputs = exam.evaluated
     if not is_sequence or (x.dim() == 2 and x.is_floating_point()) or outputs.dim() != 2:
         return
-    changes, apart = change_of(exam, x.flip(1)), float((outputs - outputs.mean(0)).abs().max())
-    if changes is None or not isfinite(apart) or not float(changes.max()) <= EQUAL * apart or not apart > 0:
+    change, apart = float(change_of(exam, x.flip(1)).max()), float((outputs - outputs.mean(0)).abs().max())
+    if not change <= EQUAL * apart or not 0 < apart < inf:
         return
     pairs = _same_but_for_order(x, exam.targets)
-    evidence = {"positions": x.shape[1], "change": float(changes.max()), "differences": apart, "pairs": pairs}
+    evidence = {"positions": x.shape[1], "change": change, "differences": apart, "pairs": pairs}
     # Sets and bags of words have no order; targets that depend on it, or a batch that cannot be fitted, tell.
     may_miss = attends and not x.is_floating_point() and _is_slow(exam)
     is_wrong = pairs > 0 or exam.knows("not_fitted") or (may_miss and _is_helped_by_positions(exam))
@@ -108,35 +104,28 @@ def _is_helped_by_positions(exam: Examination) -> bool:
     """Whether trial steps get much lower if each position has a vector of its own, added to its embedding."""
     if exam.optimizer is None:
         return True
+
+    def add_positions(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        if output.dim() != 3:
+            return output
+        places = torch.randn(output.shape[1:], generator=torch.Generator().manual_seed(0)).to(output)
+        return output + output.detach().std() * places
+
     before = tried(exam, exam.optimizer, MANY)[1]
-    layers = [module for module in exam.model.modules() if isinstance(module, nn.Embedding)]
     with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(layer.register_forward_hook(_add_positions))
+        for layer in exam.model.modules():
+            if isinstance(layer, nn.Embedding):
+                stack.enter_context(layer.register_forward_hook(add_positions))
         after = tried(exam, exam.optimizer, MANY)[1]
     return after.end < HALF * before.end
 
 
-def _add_positions(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
-    if output.dim() != 3:
-        return output
-    places = torch.randn(output.shape[1:], generator=torch.Generator().manual_seed(0)).to(output)
-    return output + output.detach().std() * places
-
-
-def _same_but_for_order(x: Tensor, targets: object) -> int:
+def _same_but_for_order(x: Tensor, y: object) -> int:
     """Count the pairs of neighbours in sorted order that have the same elements and different class labels."""
-    is_label = isinstance(targets, Tensor) and targets.dim() == 1 and not targets.is_floating_point()
-    if (
-        not isinstance(targets, Tensor)
-        or not is_label
-        or len(targets) != len(x)
-        or x.is_floating_point()
-        or x.dim() != 2
-    ):
+    if not isinstance(y, Tensor) or y.shape != x.shape[:1] or y.is_floating_point() or x.dim() != 2:
         return 0
     sets: dict[tuple[int, ...], set[int]] = {}
-    for row, label in zip(x.sort(1).values.tolist(), targets.tolist(), strict=True):
+    for row, label in zip(x.sort(1).values.tolist(), y.tolist(), strict=True):
         sets.setdefault(tuple(row), set()).add(label)
     return sum(len(labels) - 1 for labels in sets.values())
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normless.doctor.facts.changes import REFUSED, change_of, with_leaf
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import tensors
-from normless.doctor.facts.influence import REFUSED, change_of, with_leaf
+from normless.doctor.facts.guessing import descend
 from normless.doctor.findings import Evidence, Finding, Steps, check, finding
 
 # The targets depend on a statistic of the inputs if it explains this share of their variance.
@@ -33,17 +34,15 @@ def check_invariance(exam: Examination) -> Steps:
     """Look for outputs that do not depend on the level or the scale of inputs on which the targets depend."""
     yield from _narrow_norms(exam)
     yield from _fixed_outputs(exam)
-    targets = [y for y in tensors(exam.targets) if y.dim() and y.numel() == len(y) >= SEVERAL]
-    compared = False
+    summary = "no level or scale of the inputs explains the targets"
+    targets = next((y for y in tensors(exam.targets) if y.dim() and y.numel() == len(y) >= SEVERAL), torch.zeros(0))
     for number, x in enumerate(tensors(exam.inputs)):
         is_usual = x.is_floating_point() and x.layout == torch.strided and x.dim() > 1 and x[0].numel() > 2
-        if not is_usual or not targets or len(targets[0]) != len(x):
-            continue
-        for kind, statistic in _statistics(x):
-            explained = _explained(statistic, targets[0])
-            if not explained > EXPLAINED or _neighbors_agree(x, targets[0]):
+        for kind, statistic in _statistics(x) if is_usual and len(x) == len(targets) else ():
+            explained = _explained(statistic, targets)
+            if not explained > EXPLAINED or _neighbors_agree(x, targets):
                 continue
-            change, compared = _change(exam, number, x, kind), True
+            change = _change(exam, number, x, kind)
             if change < SAME:
                 norm = next((event for event in exam.passed.events if event.kind == "norm"), None)
                 evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
@@ -51,9 +50,8 @@ def check_invariance(exam: Examination) -> Steps:
                 at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
                 yield finding("invariant_outputs", 0.87, where, evidence, at=at)
                 return f"the outputs do not depend on the {kind} of an example"
-    if not compared:
-        return "no level or scale of the inputs explains the targets"
-    return "the targets depend on a level or scale of the inputs, and so do the outputs"
+            summary = "the targets depend on a level or scale of the inputs, and so do the outputs"
+    return summary
 
 
 def _statistics(x: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -99,9 +97,9 @@ def _change(exam: Examination, number: int, x: Tensor, kind: str) -> float:
     shape = (len(x), x.shape[1] if kind == "level" and x.dim() > 2 else 1, *(1 for _ in x.shape[2:]))
     draws = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(x)
     changed = x.detach() + x.detach().std() * draws if kind == "level" else x.detach() * draws.exp()
-    change = change_of(exam, with_leaf(exam.inputs, number, changed))
+    change = float(change_of(exam, with_leaf(exam.inputs, number, changed)).max())
     spread = float((exam.evaluated - exam.evaluated.mean(0)).abs().max())
-    return float(change.max()) / spread if change is not None and spread > 0 else nan
+    return change / spread if spread > 0 else nan
 
 
 def _narrow_norms(exam: Examination) -> Iterator[Finding]:
@@ -122,17 +120,12 @@ def _fixed_outputs(exam: Examination) -> Iterator[Finding]:
     if not size > 0 or max(float(means.std()), float(deviations.std())) > FIXED * size:
         return
     norm = next((event for event in reversed(exam.passed.events) if event.kind == "norm"), None)
-    guessing = exam.guessing
-    if norm is None or not isfinite(guessing) or not isfinite(exam.lowest):
+    if norm is None or not isfinite(exam.guessing) or not isfinite(exam.lowest):
         return
     floor = _lowest_fixed(exam, trained=any(p.requires_grad for p in norm.parameters), size=size)
-    if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * guessing > 0:
-        evidence: Evidence = {
-            "lowest_loss": floor,
-            "guessing": guessing,
-            "outputs": outputs.shape[1],
-            "norm": norm.name,
-        }
+    if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * exam.guessing > 0:
+        width, guessing = outputs.shape[1], exam.guessing
+        evidence: Evidence = {"lowest_loss": floor, "guessing": guessing, "outputs": width, "norm": norm.name}
         yield finding("normalized_outputs", 0.92, (norm.place,), evidence)
 
 
@@ -142,20 +135,12 @@ def _lowest_fixed(exam: Examination, *, trained: bool, size: float) -> float:
     free = outputs.clone().requires_grad_()
     scale = torch.full_like(outputs[:1], size).requires_grad_()
     offset = torch.full_like(scale, float(outputs.mean())).requires_grad_()
-    optimizer = torch.optim.LBFGS(
-        [free, scale, offset] if trained else [free], max_iter=60, max_eval=80, line_search_fn="strong_wolfe"
-    )
     found: list[float] = []
 
-    def closure() -> float:
-        optimizer.zero_grad()
-        with torch.enable_grad():
-            normalized = F.layer_norm(free, free.shape[1:]) * scale + offset
-            value = exam.loss_at(normalized.to(exam.passed.logits.dtype))
-        value.backward()  # type: ignore[no-untyped-call]
-        found.append(float(value.detach()))
-        return found[-1]
+    def loss() -> Tensor:
+        normalized = F.layer_norm(free, free.shape[1:]) * scale + offset
+        return exam.loss_at(normalized.to(exam.passed.logits.dtype))
 
     with suppress(*REFUSED):
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return min(filter(isfinite, found), default=float("nan"))
+        descend(loss, [free, scale, offset] if trained else [free], found, steps=60)
+    return min(filter(isfinite, found), default=nan)

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from normless.doctor.facts.changes import REFUSED, altered, change_at, change_of, spread_at, with_leaf
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import LOSS, tensors
-from normless.doctor.facts.influence import REFUSED, altered, change_at, change_of, with_leaf
 from normless.doctor.facts.relations import IGNORED, Column, Shifted, find_columns, find_shifted
-from normless.doctor.facts.spread import spread_at
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.errors import InputsError
 from normless.probes import compute_output, logits_of, loss_of, preserve_state, without_zeros
@@ -70,10 +69,10 @@ def _targets(exam: Examination) -> Iterator[_Target]:
     for number, x in enumerate(inputs):
         is_label = x.dtype == torch.int64 and x.dim() > 1 and len(torch.unique(x)) > 1
         if is_label and any(other.shape == x.shape for i, other in enumerate(inputs) if i != number):
-            target, change = _Target(x, number, is_input=True), change_at(exam, number)
+            target = _Target(x, number, is_input=True)
             with suppress(*REFUSED):
                 _slope(exam, target, x)
-                if change is not None and not bool(change.any()):
+                if not bool(change_at(exam, number).any()):
                     yield target
 
 
@@ -117,7 +116,9 @@ class _Seen:
         places = self.shifted.chosen()
         if not len(places) or self.shown.evaluated.shape != self.slope.shape:
             return
-        change = self._change(self.shifted.elements(places))
+        change = self._change(places)
+        if bool(change.isnan().all()):
+            raise InputsError("The outputs for other inputs cannot be compared.")
         largest, is_causal = self._largest(change, places), self._is_causal(change, places)
         is_token = not self.target.values.is_floating_point()
         if largest <= self.limit and is_causal and is_token and self.shifted.shift >= 0:
@@ -138,12 +139,9 @@ class _Seen:
         elif shift == 0:
             yield from _bypassed(self.exam)
 
-    def _change(self, elements: Tensor) -> Tensor:
-        """Return the change of the outputs if elements of the input change."""
-        change = change_at(self.shown, self.shifted.leaf, elements)
-        if change is None:
-            raise InputsError("The outputs for other inputs cannot be compared.")
-        return change
+    def _change(self, targets: Tensor, before: int = 0) -> Tensor:
+        """Return the change of the outputs if the inputs change that are some targets, or those before them."""
+        return change_at(self.shown, self.shifted.leaf, self.shifted.elements(targets, before))
 
     def _of(self, targets: Tensor) -> Tensor:
         """Return which outputs the loss compares with some targets."""
@@ -161,7 +159,7 @@ class _Seen:
         length = self.shifted.known.shape[self.shifted.axis]
         axes = [axis for axis, size in enumerate(self.slope.shape) if size == length]
         at = torch.unique(self._of(places[:1]).nonzero()[:, axes])
-        return max(0, int(self.shifted.position(places[0]) - at[0])) if len(axes) == len(at) == 1 else 0
+        return max(0, int(self.shifted.position(places[0])) - int(at[0])) if len(axes) == len(at) == 1 else 0
 
     def _is_causal(self, change: Tensor, places: Tensor) -> bool:
         """Whether outputs change that belong to later targets than the given ones, and none of earlier targets."""
@@ -173,18 +171,17 @@ class _Seen:
 
     def _is_certain(self, places: Tensor) -> bool:
         """Whether a change is that of the example's own input, and not noise of the network."""
-        for place in places[:4].split(1):
-            largest = self._largest(self._change(self.shifted.elements(place)), place)
+        for place in places[:4, None]:
+            largest = self._largest(self._change(place), place)
             if largest > self.limit:
-                noise = change_of(self.shown, self.exam.inputs)
-                return noise is not None and float(noise.max()) < 0.1 * largest
+                return float(change_of(self.shown, self.exam.inputs).max()) < 0.1 * largest
         return False
 
     def _future(self, places: Tensor, evidence: Evidence) -> Finding:
         """Report outputs that see later inputs, with how far they see and the place that lets them."""
         leaf, axis = self.shifted.leaf, self.shifted.axis
         earlier = places[self.shifted.position(places) > 0] - self.shifted.step
-        is_next = self._largest(self._change(self.shifted.elements(places)), earlier) <= self.limit
+        is_next = self._largest(self._change(places), earlier) <= self.limit
         x, call = tensors(self.exam.inputs)[leaf], None
         if x.dim() > max(1, axis) and self.shifted.column is None:
             middle = x.shape[axis] // 2
@@ -199,7 +196,7 @@ class _Seen:
     def _too_far(self, places: Tensor) -> Iterator[Finding]:
         """Report tokens that are predicted two positions ahead by a causal network."""
         places = places[self.shifted.position(places) + self.shifted.shift > 0]
-        largest = self._largest(self._change(self.shifted.elements(places, before=1)), places)
+        largest = self._largest(self._change(places, before=1), places)
         if largest <= self.limit:
             yield finding("shifted_twice", 0.8, (), {"change": largest, "shift": self.shifted.shift})
 
@@ -242,18 +239,14 @@ def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[F
     flat[:, columns] = values.roll(1, 0)
     size = float(exam.evaluated.abs().max())
     change = change_of(exam, with_leaf(exam.inputs, column.leaf, flat.view(x.shape)))
-    if change is None or len(change) != len(x) or not float(change.max()) > CHANGED * size:
+    if len(change) != len(x) or not float(change.max()) > CHANGED * size:
         return
     # A network may have to remember a token or a value at an earlier step of a sequence.
     is_answer = column.is_last or (x.dim() == 2 and x.is_floating_point())
     if not is_answer or _is_margin(change, targets, CHANGED * size):
         return
-    evidence: Evidence = {
-        "column": ", ".join(map(str, columns[:4])),
-        "relation": column.relation,
-        "change": float(change.max()),
-        "outputs": size,
-    }
+    named, largest = ", ".join(map(str, columns[:4])), float(change.max())
+    evidence: Evidence = {"column": named, "relation": column.relation, "change": largest, "outputs": size}
     # Numbers made for a trial of the code are often a multiple of one column, but not a standardized copy of it.
     values = values.double()
     is_scaled = bool((values.mean(0).abs() < SCALED).all()) and bool(((values.std(0) - 1).abs() < SCALED).all())

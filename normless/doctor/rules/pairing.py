@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from normless._internal.state import preserve_random_state, quiet
+from normless.doctor.facts.changes import with_leaf
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import LOSS, MOVES, PRODUCTS, Call, tensors
-from normless.doctor.facts.influence import with_leaf
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.errors import InputsError
 from normless.probes import loss_of

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from normless.doctor.facts.changes import change_at
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import LOSS, Call, tensors
-from normless.doctor.facts.influence import Padding, change_at, find_padding, influence_of
+from normless.doctor.facts.influence import Padding, find_padding, influence_of
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 
 # Outputs are the same if they differ by less than this share of the largest output.
@@ -33,18 +34,14 @@ def check_unread(exam: Examination) -> Steps:
     influence = exam.influence = influence_of(exam)
     if not influence or not any(bool(size.any()) for size in influence.values()):
         raise NotAsked("no gradient reaches the inputs")
-    given = tensors(exam.inputs)
-    for padding in find_padding(given):
-        if padding.leaf in influence:
-            found = list(_padded(exam, padding, influence[padding.leaf]))
-            yield from found
-            if found:
-                return "the padding is read in place of the sequences"
+    for padding in find_padding(tensors(exam.inputs)):
+        found = list(_padded(exam, padding, influence[padding.leaf])) if padding.leaf in influence else []
+        yield from found
+        if found:
+            return "the padding is read in place of the sequences"
     for number, size in influence.items():
-        if bool(size.any()) or not _is_unread(exam, number):
-            continue
-        reader = _reader(exam, given[number])
-        if reader is not None:
+        reader = None if bool(size.any()) else _reader(exam, number)
+        if reader is not None and _is_unread(exam, number):
             yield finding("discarded_input", 0.98, (reader.place,), _described(exam, number))
     return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
 
@@ -52,10 +49,8 @@ def check_unread(exam: Examination) -> Steps:
 def _thrown_away(exam: Examination) -> Iterator[Finding]:
     """Report a changed copy of a tensor that nothing reads, while the tensor itself is read again."""
     flow = exam.passed.flow
-    read: dict[Call, int] = {}
-    for number, call in enumerate(flow.calls):
-        for source in call.sources():
-            read[source] = number
+    # The last call that reads each.
+    read = {source: number for number, call in enumerate(flow.calls) for source in call.sources()}
     kept = {flow.of(tensor) for tensor in tensors((exam.passed.output, [vars(m) for m in exam.model.modules()]))}
     for number, call in enumerate(flow.calls):
         first = call.reads[0][0] if call.reads else None
@@ -71,12 +66,11 @@ def _thrown_away(exam: Examination) -> Iterator[Finding]:
 
 def unread_parts(exam: Examination) -> Iterator[Finding]:
     """Report inputs, channels and positions that nothing reads; it is for the targets to say whether they matter."""
-    given = tensors(exam.inputs)
-    padded = {padding.leaf for padding in find_padding(given)}
+    padded = {padding.leaf for padding in find_padding(tensors(exam.inputs))}
     for number, size in exam.influence.items():
         if bool(size.any()):
             yield from () if number in padded else _parts(exam, number, size)
-        elif _reader(exam, given[number]) is None and _is_unread(exam, number):
+        elif _reader(exam, number) is None and _is_unread(exam, number):
             yield finding("unread_input", 0.6, (), _described(exam, number))
 
 
@@ -86,10 +80,10 @@ def _described(exam: Examination, number: int) -> dict[str, float | int | str]:
 
 def _name(exam: Examination, number: int) -> str:
     """Return the name of an input for messages."""
-    if isinstance(exam.inputs, dict):
-        named = [name for name, value in exam.inputs.items() if isinstance(value, Tensor)]
-        if number < len(named):
-            return f"input {named[number]!r}"
+    given = exam.inputs.items() if isinstance(exam.inputs, dict) else ()
+    named = [name for name, value in given if isinstance(value, Tensor)]
+    if number < len(named):
+        return f"input {named[number]!r}"
     return f"input {number + 1}" if len(tensors(exam.inputs)) > 1 else "the input"
 
 
@@ -98,16 +92,15 @@ def _is_unread(exam: Examination, number: int, where: Tensor | None = None, amon
     x = tensors(exam.inputs)[number]
     places = None if where is None else torch.arange(x.numel()).view(x.shape)[where].flatten()
     change = change_at(exam, number, places, None if among is None else x[among.to(x.device)])
-    return change is not None and float(change.max()) <= SAME * float(exam.evaluated.abs().max())
+    return float(change.max()) <= SAME * float(exam.evaluated.abs().max())
 
 
-def _reader(exam: Examination, x: Tensor) -> Call | None:
-    """Return the first trained call that reads an input."""
-    given = exam.passed.flow.of(x)
-    for call in exam.passed.flow.calls:
-        if call.is_trained and any(source.origin() is given for source in call.sources()):
-            return call
-    return None
+def _reader(exam: Examination, number: int) -> Call | None:
+    """Return the first trained call that reads an input, or a view of it."""
+    flow = exam.passed.flow
+    given = flow.of(tensors(exam.inputs)[number])
+    readers = (call for call in flow.calls if any(source.origin() is given for source in call.sources()))
+    return next((call for call in readers if call.is_trained), None)
 
 
 def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Finding]:
@@ -129,19 +122,15 @@ def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Findi
         at = real & padded[:, None]
         is_hidden = not bool((size * at).any()) and _is_unread(exam, padding.leaf, at, at)
         yield finding("inverted_mask" if is_hidden else "read_after_padding", 0.975, (), evidence)
-        return
-    if by is None or not float(of_padding.median()) > READ or not _masks(exam, by):
-        return
-    if not _is_unread(exam, padding.leaf, ~real, real):
+    elif by is not None and float(of_padding.median()) > READ:
+        flow = exam.passed.flow
+        given = flow.of(tensors(exam.inputs)[by])
+        readers = (call for call in flow.calls if any(source is given for source in call.sources()))
+        # Lengths that are only copied by a detach, to the CPU or to Python, mask nothing.
+        reads_mask = any(call.name != "detach" and call.path != LOSS for call in readers)
         evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, by)}
-        yield finding("padding_read", 0.86, (), evidence)
-
-
-def _masks(exam: Examination, number: int) -> bool:
-    """Whether the network reads a mask."""
-    given = exam.passed.flow.of(tensors(exam.inputs)[number])
-    calls = (call for call in exam.passed.flow.calls if call.name != "detach" and call.path != LOSS)
-    return any(source is given for call in calls for source in call.sources())
+        if reads_mask and not _is_unread(exam, padding.leaf, ~real, real):
+            yield finding("padding_read", 0.86, (), evidence)
 
 
 def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
