@@ -77,16 +77,16 @@ class BrokenStep:
 
     def _of_call(self, broken: Broken, inputs: list[Tensor]) -> Origin:
         """Describe a call, a state or data with such a value."""
-        call, evidence = broken.call, {"what": self.what}
+        call = broken.call
         if call.kind in ("parameter", "buffer"):
-            return Origin((call.name,), f"{call.name} holds such values already", call.name, evidence)
+            return Origin((call.name,), f"{call.name} holds such values already", call.name)
         if call.kind == "inputs":
             counts = count_not_finite(inputs)
             words = f"{counts['values']} input values are not finite, the first in example {counts['example']}"
-            return Origin((), words, "the data", {**evidence, **counts})
+            return Origin((), words, "the data", counts)
         at = f"{call.name} in {call.place}" if call.line is None else f"in {call.place}, {call.name} at {call.line}"
         words = f"{at} is the first to {broken.does} ({broken.value}); it reads {broken.all_reads}"
-        known = {**evidence, "operation": call.name, "value": broken.value, "line": broken.line}
+        known = {"operation": call.name, "value": broken.value, "line": broken.line}
         return Origin((call.path,), words, broken.line, known)
 
     def _of_loss(self, ends: set[str]) -> Origin:
@@ -94,18 +94,18 @@ class BrokenStep:
         seen = "in a repeated pass, the outputs" + (" and their gradients" if self.what == "gradient" else "")
         partial = self._last_gradient() if self.what == "gradient" else None
         if partial is not None:
-            return Origin(partial[:1], f"{seen} are finite, and {partial[1]}", partial[0], {"what": self.what})
+            return Origin(partial[:1], f"{seen} are finite, and {partial[1]}", partial[0])
         names = [] if self.loss is None else _operations(self.loss, ends)
         made = f", made by {', '.join(names)}" if names else ""
         words = f"{seen} are finite, so it arises in the loss{made}, or in random numbers of the first pass"
-        return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)", {"what": self.what})
+        return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)")
 
     def _unseen(self, why: str) -> Origin:
         partial = self._last_gradient()
-        evidence: Evidence = {"what": self.what, "passes": self.passes}
         if partial is not None:
-            return Origin(partial[:1], partial[1], partial[0], evidence)
-        return Origin((), f"{why}, so its layer is unknown", "the network and the loss", evidence)
+            return Origin(partial[:1], partial[1], partial[0], {"passes": self.passes})
+        words = f"{why}, so its layer is unknown"
+        return Origin((), words, "the network and the loss", {"passes": self.passes})
 
     def _last_gradient(self) -> tuple[str, str] | None:
         """Return the last parameter with a gradient that is not finite, if a later parameter has a finite one."""

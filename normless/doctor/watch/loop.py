@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from normless.doctor.findings import Finding
+from normless.doctor.findings import Evidence
 from normless.doctor.rules.modes import is_frozen
 from normless.doctor.watch.backward_passes import BackwardPasses
 from normless.doctor.watch.clipping import LATE, Clipping
+from normless.doctor.watch.jumps import Spikes
 from normless.doctor.watch.labels import Labels
 from normless.doctor.watch.schedules import Rates
-from normless.doctor.watch.setbacks import Setbacks, sampled
-from normless.doctor.watch.spikes import Spikes
+from normless.doctor.watch.setbacks import Setbacks
 from normless.doctor.watch.training import Training
 
-# The number of steps in a row with the same fault of the gradients or the optimizer; in evaluation mode; and with
-# gradients of zero. A loss of zero has no gradient.
-REPEATED, EVALUATED, FLAT = 5, 10, 10
+# The faults that are judged in every step: after how many steps in a row they are reported, and their severity. A
+# loss of zero has no gradient.
+IN_A_ROW = {
+    "lost_state": (5, 0.9),
+    "kept_gradients": (5, 0.95),
+    "lost_passes": (5, 0.96),
+    "never_unscaled": (5, 0.93),
+    "cleared_gradients": (5, 0.98),
+    "zero_gradients": (10, 0.95),
+    "left_in_evaluation": (10, 0.9),
+}
 # The number of setbacks of a weight: a checkpoint may be loaded. The number of passes without any step.
 SETBACKS, PASSES = 3, 20
 # The number of optimizers after the first one.
@@ -42,7 +49,7 @@ class Loop:
 
     training: Training
     passes: BackwardPasses = field(default_factory=BackwardPasses)
-    labels: Labels = field(default_factory=Labels)
+    _labels: Labels = field(default_factory=Labels)
     _has_optimizer: bool = False
     _optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     _created: int = 0
@@ -52,7 +59,6 @@ class Loop:
     _left: dict[str, tuple[int, int]] = field(default_factory=dict)
     _rates: Rates = field(default_factory=Rates)
     _setbacks: Setbacks = field(default_factory=Setbacks)
-    _weights: dict[str, Tensor] = field(default_factory=dict)
     _runs: dict[str, int] = field(default_factory=dict)
     _with_state: set[str] = field(default_factory=set)
     _judged: int = 0
@@ -63,180 +69,147 @@ class Loop:
 
     def begin(self, model: nn.Module, is_sharded: bool) -> None:
         """Choose the parameters to follow; parts of sharded ones cannot be compared."""
-        parameters = (
-            {} if is_sharded else {name: known for name, known in model.named_parameters() if _is_real(known)}
-        )
-        self.passes.follow(parameters)
-        self._weights = sampled(parameters)
-        if not self._has_stepped:
-            self._setbacks.begin(self._weights)
+        own = {} if is_sharded else dict(model.named_parameters())
+        own = {name: known for name, known in own.items() if not is_lazy(known) and not known.is_meta}
+        self.passes.follow(own)
+        self._setbacks.follow(own, is_first=not self._has_stepped)
         self._has_trained |= model.training
 
     def release(self) -> None:
         """Forget the weights, so that their memory can be freed."""
-        self.passes, self._setbacks, self._weights = BackwardPasses(), Setbacks(), {}
-        self._clipping = Clipping()
+        self.passes, self._setbacks, self._clipping = BackwardPasses(), Setbacks(), Clipping()
 
-    def enter(self, model: nn.Module, step: int) -> Iterator[Finding]:
+    def enter(self, model: nn.Module) -> None:
         """Look at the modes of a pass with gradients."""
         self._trains = model.training or bool(self._trains)
         self._entered += 1
         self._clipping.look()
         if self._clipping.late >= LATE:
-            evidence = {"step": step, "steps": self._clipping.late}
-            yield from self.training.new("clipped_late", 0.8, [""], evidence)
-        if not self._has_stepped and self.passes.discarded >= PASSES:
-            yield from self._never_stepped(step)
+            self.training.report("clipped_late", 0.8, {"steps": self._clipping.late})
+        self._judge_stepped(self.passes.discarded)
 
     def weigh(self, loss: object) -> None:
         """Look at a loss before its backward pass: at its factor and its labels."""
         self.passes.weigh(loss)
-        self.labels.add(loss)
+        self._labels.add(loss)
 
-    def end(self, step: int) -> Iterator[Finding]:
+    def end(self) -> None:
         """Report a training without any step."""
-        if not self._has_stepped and self.passes.count >= PASSES:
-            yield from self._never_stepped(step)
+        self._judge_stepped(self.passes.count)
 
-    def _never_stepped(self, step: int) -> Iterator[Finding]:
+    def _judge_stepped(self, passes: int) -> None:
         # Weights may be updated by hand.
-        if not self._setbacks.moved(self._weights):
-            yield from self.training.new("never_stepped", 0.98, [""], {"step": step, "passes": self.passes.count})
+        if not self._has_stepped and passes >= PASSES and not self._setbacks.moved():
+            self.training.report("never_stepped", 0.98, {"passes": self.passes.count})
 
-    def before(self, optimizer: Optimizer, held: Mapping[str, Tensor], step: int) -> Iterator[Finding]:
+    def before(self, optimizer: Optimizer, held: Mapping[str, Tensor]) -> None:
         """Look at weights and states before a step of held parameters, also if it calculates the gradients."""
         if not held:
             return
-        times = self._setbacks.before(self._weights, optimizer)
-        has_said = any(known.kind == "set_back" for known in self.training.findings)
-        back = [] if has_said else [name for name, number in times.items() if number >= SETBACKS]
-        evidence: dict[str, Any] = {"step": step, "times": max(times.values(), default=0)}
-        yield from self.training.new("set_back", 0.9, back, evidence | {"share": self._setbacks.share})
-        followed = [name for name in self.passes.followed if name in held]
-        lost = [name for name in followed if name in self._with_state and not _has_state(optimizer, held[name])]
-        runs = self._count("state", bool(lost))
-        if runs >= REPEATED:
-            words = {"optimizer": type(optimizer).__name__}
-            yield from self.training.new("lost_state", 0.9, [""], {"step": step, "steps": runs}, **words)
+        step, name_of_class = self.training.step + 1, type(optimizer).__name__
+        times = self._setbacks.before(optimizer)
+        back = [name for name, number in times.items() if number >= SETBACKS]
+        if not self.training.steps_of("set_back"):
+            evidence = {"step": step, "times": max(times.values(), default=0), "share": self._setbacks.share}
+            self.training.report("set_back", 0.9, evidence, back)
+        lost = any(
+            name in self._with_state and not _has_state(optimizer, held[name]) for name in self._followed(held)
+        )
+        self._in_a_row("lost_state", lost, {"step": step}, optimizer=name_of_class)
         # Of those that are gone nothing is kept.
         is_new = self._has_optimizer and optimizer not in self._optimizers
         self._has_optimizer = True
         self._optimizers.add(optimizer)
-        if lost and is_new and runs == 1:
+        if is_new and self._runs["lost_state"] == 1:
             self._created += 1
-            evidence = {"step": step, "times": self._created}
-            where = [""] if self._created >= CREATED else []
-            yield from self.training.new("recreated", 0.7, where, evidence, optimizer=type(optimizer).__name__)
-        classes = self.labels.classes
-        yield from self.training.new("sorted_data", 0.85, [""] if classes else [], {"step": step, "classes": classes})
+            if self._created >= CREATED:
+                self.training.report(
+                    "recreated", 0.7, {"step": step, "times": self._created}, optimizer=name_of_class
+                )
+        if classes := self._labels.classes:
+            self.training.report("sorted_data", 0.85, {"step": step, "classes": classes})
 
-    def before_update(
-        self, held: Mapping[str, Tensor], norms: Mapping[str, float], loss: float | None, step: int
-    ) -> Iterator[Finding]:
+    def before_update(self, held: Mapping[str, Tensor], norms: Mapping[str, float], loss: float | None) -> None:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
-        arrived = [name for name in self.passes.ended if name in held]
-        kept = self.passes.kept(name for name in self.passes.followed if name in held)
-        runs = self._count("kept", bool(kept))
-        if runs >= REPEATED:
-            yield from self.training.new("kept_gradients", 0.95, kept, {"step": step, "steps": runs})
+        passes, followed = self.passes, self._followed(held)
+        kept = passes.kept(followed)
+        self._in_a_row("kept_gradients", bool(kept), where=kept)
         # Every pass but the last; a pass that looks for adversarial inputs is not one of a loss that was given.
-        lost = self.passes.lost
-        runs = self._count("lost", lost >= LOST and lost + 1 == self._entered)
-        if runs >= REPEATED:
-            yield from self.training.new("lost_passes", 0.96, [""], {"step": step, "steps": runs, "passes": lost + 1})
-        runs = self._count("scaled", self.passes.is_scaled(name for name in self.passes.followed if name in held))
-        if runs >= REPEATED:
-            evidence = {"step": step, "steps": runs, "scale": self.passes.scale}
-            yield from self.training.new("never_unscaled", 0.93, [""], evidence)
-        tiny = self._clipping.tiny(norms, self.training.updates) if norms else None
-        if tiny is not None:
-            yield from self.training.new("clipped_tiny", 0.9, [""], {"step": step, "norm": tiny})
-        if not held or not self.passes.count:
+        is_lost = passes.lost >= LOST and passes.lost + 1 == self._entered
+        self._in_a_row("lost_passes", is_lost, {"passes": passes.lost + 1})
+        self._in_a_row("never_unscaled", passes.is_scaled(followed), {"scale": passes.scale})
+        if norms and (norm := self._clipping.tiny(norms, self.training.updates)) is not None:
+            self.training.report("clipped_tiny", 0.9, {"norm": norm})
+        if not held or not passes.count:
             return
         is_flat = not any(norms.get(name, 0.0) for name in held)
-        has_arrived = is_flat and any(bool(self.passes.ended[name]) for name in arrived)
-        runs = self._count("cleared", has_arrived)
-        if runs >= REPEATED:
-            yield from self.training.new("cleared_gradients", 0.98, [""], {"step": step, "steps": runs})
+        has_arrived = is_flat and any(bool(largest) for name, largest in passes.ended.items() if name in held)
+        self._in_a_row("cleared_gradients", has_arrived)
         has_loss = loss is not None and loss != 0
-        runs = self._count("flat", is_flat and bool(norms) and not has_arrived and has_loss)
-        if runs >= FLAT:
-            evidence = {"step": step, "steps": runs, "loss": float(loss or 0.0)}
-            yield from self.training.new("zero_gradients", 0.95, [""], evidence)
+        is_zero = is_flat and bool(norms) and not has_arrived and has_loss
+        self._in_a_row("zero_gradients", is_zero, {"loss": loss or 0.0})
 
-    def after(
-        self, model: nn.Module, optimizer: Optimizer, held: Mapping[str, Tensor], loss: float | None, step: int
-    ) -> Iterator[Finding]:
+    def after(self, model: nn.Module, optimizer: Optimizer, held: Mapping[str, Tensor], loss: float | None) -> None:
         """Look at rates, modes and states after a step of held parameters."""
         if not held:
             return
         self._has_stepped = True
-        followed = [name for name in self.passes.followed if name in held]
+        followed = self._followed(held)
         self._with_state |= {name for name in followed if _has_state(optimizer, held[name])}
         # A sum of gradients is right at a rate that was chosen for it.
         if self._entered >= SUMMED and not self.passes.is_divided and self.training.is_failing:
             passes = min(self.passes.added(followed), self._entered)
-            where = [""] if passes >= SUMMED else []
-            yield from self.training.new("summed_passes", 0.6, where, {"step": step, "passes": passes})
+            if passes >= SUMMED:
+                self.training.report("summed_passes", 0.6, {"passes": passes})
         self._entered = 0
         self.passes.stepped(followed)
-        self._setbacks.after(self._weights, optimizer)
-        yield from self._judge_size(optimizer, step)
+        self._setbacks.after(optimizer)
+        self._judge_size(optimizer)
         self._clipping.stepped(held[name] for name in followed)
         self._ever_held |= {*map(id, held.values())}
-        if step and step % LEFT == 0 and step != self._judged:
-            self._judged = step
-            yield from self._judge_held(model, step)
+        self._judge_held(model)
         for kind, where, evidence in self._rates.judge(optimizer, held, loss):
-            yield from self.training.new(kind, 0.9, where[:1], {**evidence, "step": step, "parameters": len(where)})
+            self.training.report(kind, 0.9, {**evidence, "parameters": len(where)}, where[:1])
         if self._trains is None:
             return
         self._has_trained |= self._trains
-        runs = self._count("evaluation", self._has_trained and not self._trains)
-        self._trains = None
-        if runs == EVALUATED:
-            yield from self.training.new(
-                "left_in_evaluation", 0.9, _changed_by_mode(model)[:1], {"step": step, "steps": runs}
-            )
+        is_left, self._trains = self._has_trained and not self._trains, None
+        self._in_a_row("left_in_evaluation", is_left, where=_changed_by_mode(model)[:1] if is_left else [])
 
-    def _judge_size(self, optimizer: Optimizer, step: int) -> Iterator[Finding]:
+    def _judge_size(self, optimizer: Optimizer) -> None:
         """Report a jump of the loss shortly after a step that was far larger than those before, at the same rate."""
         rate = optimizer.param_groups[0].get("lr")
         if "betas" not in optimizer.param_groups[0] or not isinstance(rate, float) or not rate:
             return
-        self._spikes.add(step, self._setbacks.size() / rate)
-        jumps = [
-            int(known.evidence["step"]) for known in self.training.findings if known.kind in ("jump", "diverged")
-        ]
-        spike = self._spikes.before(jumps[-1]) if jumps else None
-        if spike is not None:
-            evidence = {"step": jumps[-1], "at": spike[0], "ratio": spike[1]}
-            yield from self.training.new("update_spike", 0.92, [""], evidence)
+        self._spikes.add(self.training.step, self._setbacks.size() / rate)
+        jumps = self.training.steps_of("jump", "diverged")
+        if jumps and (spike := self._spikes.before(jumps[-1])) is not None:
+            self.training.report("update_spike", 0.92, {"step": jumps[-1], "at": spike[0], "ratio": spike[1]})
 
-    def _judge_held(self, model: nn.Module, step: int) -> Iterator[Finding]:
+    def _judge_held(self, model: nn.Module) -> None:
         """Report parameters with gradients that no optimizer holds and nothing else has changed."""
-        before, self._left = (
-            self._left,
-            {
-                name: (id(parameter), parameter._version)
-                for name, parameter in model.named_parameters()
-                if parameter.requires_grad and id(parameter) not in self._ever_held and parameter.grad is not None
-            },
-        )
+        if self.training.step % LEFT or self.training.step == self._judged:
+            return
+        before, self._judged = self._left, self.training.step
+        self._left = {
+            name: (id(parameter), parameter._version)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and id(parameter) not in self._ever_held and parameter.grad is not None
+        }
         same = [name for name, now in self._left.items() if before.get(name) == now]
-        yield from self.training.new("held_by_none", 0.9, same, {"step": step})
+        self.training.report("held_by_none", 0.9, {}, same)
 
-    def _count(self, what: str, holds: bool) -> int:
-        """Return for how many steps in a row something holds."""
-        self._runs[what] = self._runs.get(what, 0) + 1 if holds else 0
-        return self._runs[what]
+    def _followed(self, held: Mapping[str, Tensor]) -> list[str]:
+        return [name for name in self.passes.followed if name in held]
 
-
-def frozen_means(model: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the running means of frozen norms, by the name of the norm."""
-    norms = ((name, module) for name, module in model.named_modules() if is_frozen(module))
-    means = ((name, getattr(norm, "running_mean", None)) for name, norm in norms)
-    return {name: mean.clone() for name, mean in means if isinstance(mean, Tensor)}
+    def _in_a_row(
+        self, kind: str, holds: bool, evidence: Evidence | None = None, where: Sequence[str] = ("",), **words: str
+    ) -> None:
+        """Count the steps in a row in which a fault holds, and report it from its number of them on."""
+        least, severity = IN_A_ROW[kind]
+        self._runs[kind] = steps = self._runs.get(kind, 0) + 1 if holds else 0
+        if steps >= least:
+            self.training.report(kind, severity, {**(evidence or {}), "steps": steps}, where, **words)
 
 
 def _has_state(optimizer: Optimizer, parameter: Tensor) -> bool:
@@ -256,7 +229,3 @@ def _changed_by_mode(model: nn.Module) -> list[str]:
             or (isinstance(getattr(module, "running_mean", None), Tensor) and not is_frozen(module))
         )
     ]
-
-
-def _is_real(parameter: Tensor) -> bool:
-    return not is_lazy(parameter) and not parameter.is_meta

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
 from statistics import median
@@ -37,36 +37,22 @@ GROWN, PATIENCE = 0.5, 5
 BATCHES = 3
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The numbers of a measured step by name.
-
-    Attributes:
-        output: √E[y²] of each module's output.
-        off: the share of each layer's input units that are 0 in this and the last measurements.
-        multiplier: the largest |α| of each multiplier.
-        update: ‖Δw‖/‖w‖ of each weight.
-        lost: the share of each low-precision weight's elements that the update left unchanged.
-        rate: the learning rate.
-    """
-
-    output: Numbers
-    off: Numbers
-    multiplier: Numbers
-    update: Numbers
-    lost: Numbers
-    rate: float
-
-
 @dataclass
 class Training:
-    """The last steps of a training, and the findings so far; each kind is reported once per place."""
+    """The last steps of a training, and the findings so far; each kind is reported once per place.
 
+    Attributes:
+        warn: is called with each new finding.
+        step: the number of steps so far.
+    """
+
+    warn: Callable[[Finding], None]
+    step: int = 0
     findings: list[Finding] = field(default_factory=list)
     _said: set[tuple[str, str]] = field(default_factory=set)
     _values: dict[str, deque[float]] = field(default_factory=dict)
     _gradients: deque[Numbers] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _measured: deque[Measured] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _measured: deque[Mapping[str, Numbers]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _first_off: dict[str, float] = field(default_factory=dict)
     _nonzero: frozenset[str] = frozenset()
     _closed: dict[str, int] = field(default_factory=dict)
@@ -75,28 +61,22 @@ class Training:
     _highest: float = 0.0
     _jump: tuple[float, str, str] | None = None
 
-    def judge_step(
-        self, step: int, loss: float | None, gradients: Numbers, replayed: Replayed, find_origin: FindOrigin
-    ) -> Iterator[Finding]:
-        """Yield new findings in the loss (if known) and the gradient norms of a step before its update."""
+    def judge_step(self, loss: float | None, gradients: Numbers, replayed: Replayed, find_origin: FindOrigin) -> None:
+        """Judge the loss (if known) and the gradient norms of a step before its update."""
         total = sqrt(sum(norm**2 for norm in gradients.values()))
-        if any(known.kind == "not_finite" for known in self.findings):
+        if self.steps_of("not_finite"):
             return
         if not (isfinite(total) and isfinite(loss or 0.0)):
             what = "gradient" if isfinite(loss or 0.0) else "loss"
             origin = find_origin(what)
-            evidence = {"step": step, **origin.evidence}
-            words = {"what": what, "first": origin.words, "look": origin.look}
-            self.findings.append(finding("not_finite_step", 1.0, origin.where, evidence, **words))
-            yield self.findings[-1]
+            words = {"first": origin.words, "look": origin.look}
+            self._add("not_finite_step", 1.0, origin.where, {"what": what, **origin.evidence}, **words)
             return
         if loss is not None or "loss" not in self._values:
-            yield from self._judge_jump(step, loss, total, gradients, replayed)
+            self._judge_jump(loss, total, gradients, replayed)
         self._gradients.append(gradients)
 
-    def _judge_jump(
-        self, step: int, loss: float | None, total: float, gradients: Numbers, replayed: Replayed
-    ) -> Iterator[Finding]:
+    def _judge_jump(self, loss: float | None, total: float, gradients: Numbers, replayed: Replayed) -> None:
         """Report two steps in a row beyond the bound (one may be an odd batch); gradient norms are logarithmic."""
         name, value = ("gradient", log(max(total, 1e-38))) if loss is None else ("loss", loss)
         past = self._values.setdefault(name, deque(maxlen=WINDOW))
@@ -111,17 +91,16 @@ class Training:
             self._jump = (total if loss is None else loss, *self._first_to_jump(replayed(), gradients))
         else:
             (value, place, words), middle = self._jump, median(past)
-            evidence = {"step": step - 1, "median": middle if loss is not None else exp(middle)}
+            evidence = {"step": self.step - 1, "median": middle if loss is not None else exp(middle), "value": value}
             what = "loss" if loss is not None else "gradient's norm (no loss was passed to the watch)"
-            yield from self.new("jump", 0.9, [place], evidence | {"value": value}, what=what, first=words)
+            self.report("jump", 0.9, evidence, [place], what=what, first=words)
             # The new level is compared with what follows.
             past.clear()
             self._jump = None
 
-    def judge_end(self, step: int, loss: float) -> Iterator[Finding]:
+    def judge_end(self, step: int, loss: float) -> None:
         """Report that the training stops at a diverged loss, unless a recent finding explains it."""
-        said = (known for known in self.findings if known.kind in ("not_finite", "jump"))
-        if any(float(known.evidence["step"]) > step - FEW for known in said):
+        if any(said > step - FEW for said in self.steps_of("not_finite", "jump")):
             return
         gradients = self._gradients[-1] if self._gradients else {}
         largest = max(gradients, key=gradients.__getitem__, default="")
@@ -131,12 +110,12 @@ class Training:
             else "no gradient was seen"
         )
         _, place, words = self._jump or (loss, largest, words)
-        yield from self.new("diverged", 1.0, [place], {"step": step, "loss": loss}, first=words)
+        self.report("diverged", 1.0, {"step": step, "loss": loss}, [place], first=words)
 
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
         """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
         sizes = as_floats(outputs.sizes) if outputs else {}
-        for place, ratio in jumped(sizes, (measured.output for measured in self._measured), OUTPUT).items():
+        for place, ratio in jumped(sizes, (measured["output"] for measured in self._measured), OUTPUT).items():
             return place, f"the output of {place or 'the network'} jumps first, to {ratio:.3g} times its median"
         ratios = jumped(gradients, self._gradients, GRADIENT)
         if not ratios:
@@ -144,81 +123,73 @@ class Training:
         place = max(ratios, key=ratios.__getitem__)
         return place, f"the gradient of {place} jumps most, to {ratios[place]:.3g} times its median"
 
-    def judge_measurement(self, step: int, new: Measured) -> Iterator[Finding]:
-        """Yield new findings in a measured step after its update, compared with earlier measurements."""
+    def judge_measurement(self, new: Mapping[str, Numbers], rate: float) -> None:
+        """Judge a step at a rate after its update by the quantities of `Watch.table`, as those before."""
         if not self._measured:
             # Weights of zeros have no relative update.
-            self._nonzero = frozenset(new.update)
+            self._nonzero = frozenset(new["update"])
         self._measured.append(new)
-        self._highest = max(self._highest, new.rate)
-        for place, share in new.off.items():
+        self._highest = max(self._highest, rate)
+        last = [*self._measured][-BATCHES:]
+        for place, share in new["off"].items():
             first = self._first_off.setdefault(place, share)
-            if len(self._measured) >= BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
-                evidence = {"share": share, "first_share": first, "step": step}
-                yield from self.new("dying_units", 0.8, [place], evidence)
-        for name, value in new.multiplier.items():
+            if len(last) == BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
+                self.report("dying_units", 0.8, {"share": share, "first_share": first}, [place])
+        for name, value in new["multiplier"].items():
             self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
-        closed = [name for name in new.multiplier if self._closed[name] >= PATIENCE]
-        yield from self.new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
-        if len(self._measured) >= BATCHES:
-            last = [*self._measured][-BATCHES:]
-            lost = [name for name in new.lost if all(measured.lost.get(name, 0.0) > ROUNDED for measured in last)]
-            share = min((new.lost[name] for name in lost), default=0.0)
-            yield from self.new("rounded_updates", 0.8, lost, {"share": share, "rate": new.rate, "step": step})
-            updates = [
-                {name: measured.update[name] for name in measured.update.keys() - set(lost)} for measured in last
-            ]
-            yield from self._judge_updates(step, new, updates)
+        closed = [name for name in new["multiplier"] if self._closed[name] >= PATIENCE]
+        self.report("closed_multipliers", 0.8, {"multipliers": len(new["multiplier"])}, closed)
+        if len(last) == BATCHES:
+            lost = [name for name in new["lost"] if all(known["lost"].get(name, 0.0) > ROUNDED for known in last)]
+            share = min((new["lost"][name] for name in lost), default=0.0)
+            self.report("rounded_updates", 0.8, {"share": share, "rate": rate}, lost)
+            self._judge_updates([known["update"] for known in last], {*lost}, rate)
 
-    def _judge_updates(self, step: int, new: Measured, last: Sequence[Numbers]) -> Iterator[Finding]:
+    def _judge_updates(self, last: Sequence[Numbers], lost: set[str], rate: float) -> None:
         """Report layers with updates that are too large or too small in each of the last measurements."""
-        names = [name for name in new.update if all(name in update for update in last)]
+        new = last[-1]
+        names = [name for name in new if name not in lost and all(name in update for update in last)]
         ranges = {name: [update[name] for update in last] for name in names}
         if not ranges:
             return
-        middle = median(new.update.values())
-        least = max(SHARE * middle, SMALL if new.rate >= DECAYED * self._highest else 0.0)
-        beyond = (name for name in names if name in self._nonzero or new.update[name] > GROWTH / step)
-        large = sorted((name for name in beyond if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
+        middle = median(new.values())
+        least = max(SHARE * middle, SMALL if rate >= DECAYED * self._highest else 0.0)
+        beyond = (name for name in names if name in self._nonzero or new[name] > GROWTH / self.step)
+        large = sorted((name for name in beyond if min(ranges[name]) > LARGE), key=lambda name: -new[name])
         # Growing updates belong to branches that open after their initialization to zero.
         steady = (name for name in names if ranges[name][-1] <= 2 * ranges[name][0])
-        small = sorted((name for name in steady if max(ranges[name]) < least), key=new.update.__getitem__)
+        small = sorted((name for name in steady if max(ranges[name]) < least), key=new.__getitem__)
         for kind, where in (("large_updates", large), ("small_updates", small)):
-            evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
-            yield from self.new(kind, 0.7, where, evidence | {"rate": new.rate})
+            update = new[where[0]] if where else 0.0
+            self.report(kind, 0.7, {"update": update, "median": middle, "rate": rate}, where)
 
     @property
     def is_failing(self) -> bool:
         """Whether a jump or too large updates were found, or the loss stays above its first values."""
         last = [*self._values.get("loss", ())]
         has_risen = len(last) >= LONG and median(last[-FEW:]) > (1 + RISE) * self._first > 0
-        return has_risen or any(known.kind in ("jump", "large_updates") for known in self.findings)
+        return has_risen or bool(self.steps_of("jump", "large_updates"))
 
     @property
     def updates(self) -> Numbers:
         """‖Δw‖/‖w‖ of the last measured step."""
-        return self._measured[-1].update if self._measured else {}
+        return self._measured[-1]["update"] if self._measured else {}
 
-    def stale(self, step: int, steps: int) -> Iterator[Finding]:
-        """Report that an optimizer changes tensors that are not the network's."""
-        yield from self.new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
+    def steps_of(self, *kinds: str) -> list[int]:
+        """Return the steps of the findings of some kinds."""
+        return [int(known.evidence["step"]) for known in self.findings if known.kind in kinds]
 
-    def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
-        """Report that the statistics of frozen norms change."""
-        yield from self.new("moved_statistics", 0.6, norms, {"step": step})
-
-    def cannot_replay(self, step: int, reason: str) -> Iterator[Finding]:
-        """Report that outputs of layers are not measured, and why."""
-        yield from self.new("no_replay", 0.1, [""], {"step": step}, reason=reason)
-
-    def new(
-        self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str
-    ) -> Iterator[Finding]:
-        """Add a finding for the places where this kind was not reported before, if there are any."""
-        fresh = [place for place in where if (kind, place) not in self._said]
-        if not fresh:
+    def report(
+        self, kind: str, severity: float, evidence: Evidence, where: Sequence[str] = ("",), **words: str
+    ) -> None:
+        """Add a finding unless this kind was reported before for all of the places; nowhere is nothing to report."""
+        places = {(kind, place) for place in where}
+        if places <= self._said:
             return
-        self._said.update((kind, place) for place in where)
+        self._said |= places
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-        self.findings.append(finding(kind, severity, where, {**evidence, "places": len(where)}, more=more, **words))
-        yield self.findings[-1]
+        self._add(kind, severity, where, {**evidence, "places": len(where)}, more=more, **words)
+
+    def _add(self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str) -> None:
+        self.findings.append(finding(kind, severity, where, {"step": self.step, **evidence}, **words))
+        self.warn(self.findings[-1])

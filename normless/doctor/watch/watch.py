@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from math import isfinite
@@ -20,17 +20,17 @@ from torch.optim import Optimizer
 
 from normless._internal.arguments import inside_wrappers, require_network
 from normless.doctor.facts.held import held, held_by
-from normless.doctor.facts.replay import Outputs, Replay, as_floats, gradient_norms, norm_of, rounded_away
+from normless.doctor.facts.replay import Outputs, Replay, as_floats, gradient_norms
 from normless.doctor.facts.shards import Shards, local
 from normless.doctor.findings import Finding
 from normless.doctor.watch.broken_step import BrokenStep, Origin
 from normless.doctor.watch.hooks import Called, OfSteps
-from normless.doctor.watch.loop import Loop, frozen_means
-from normless.doctor.watch.record import Record
-from normless.doctor.watch.step_state import StepState
-from normless.doctor.watch.training import BATCHES, Measured, Training
-from normless.nn import ResidualSum, ScalarAffine
+from normless.doctor.watch.loop import Loop
+from normless.doctor.watch.measured import Record, StepState, multipliers
+from normless.doctor.watch.training import Training
+from normless.extras import require_extra
 from normless.probes import every
+from normless.registry import EXTENSIONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,17 +47,13 @@ class WatchWarning(UserWarning):
 
 
 class Watch:
-    """Watches a training until its network is deleted or the watch is closed; made by `nl.watch`.
-
-    Attributes:
-        step: the number of steps of the optimizer so far.
-    """
+    """Watches a training until its network is deleted or the watch is closed; made by `nl.watch`."""
 
     def __repr__(self) -> str:
         return f"Watch({type(self._model()).__name__}, step {self.step}, {len(self.findings)} findings)"
 
     def __init__(self, model: nn.Module, interval: int = 20) -> None:
-        self._is_measured, self.step = every(interval), 0
+        self._is_measured = every(interval)
         inner = inside_wrappers(model)
         if not any(parameter.requires_grad for parameter in inner.parameters()):
             raise ValueError(
@@ -65,13 +61,11 @@ class Watch:
             )
         # The hook of the network holds the watch; the watch and torch's table of hooks hold weak references.
         self._model = weakref.ref(inner)
-        self._training, self._record = Training(), Record()
+        self._training, self._record = Training(_warn), Record()
         self._loop = Loop(self._training)
         weakref.finalize(inner, self._loop.release).atexit = False
-        self._off: dict[str, list[Tensor]] = {}
         self._names: dict[int, str] = {}
         self._is_blind, self._shards = False, Shards()
-        self._statistics: dict[str, Tensor] = {}
         # The number of steps on other tensors, and the pass before the last of these steps.
         self._strange, self._counted = 0, cast(Replay | None, None)
         self._clock: Callable[[], Optimizer | None] = lambda: None
@@ -97,7 +91,16 @@ class Watch:
         """Report a loss at which the training stops, also before the optimizer's step."""
         if self._now.losses:
             self._look(optimizer)
-        self._say(self._training.judge_end(step, loss))
+        self._training.judge_end(step, loss)
+
+    @property
+    def step(self) -> int:
+        """The number of steps of the optimizer so far; a training that is resumed sets it."""
+        return self._training.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._training.step = step
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -123,20 +126,23 @@ class Watch:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the table as Parquet."""
-        self._record.save(Path(path))
+        require_extra("lab", "Writing Parquet", "pyarrow")
+        self.table.to_parquet(Path(path), index=False)
 
     def plot(self, quantity: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw a quantity of the table over steps, as a line for the whole network or as a colour map for its layers.
 
         Thin lines mark the steps of findings. If `quantity` is None, it is the loss, or else the gradient's norm.
         """
-        return self._record.plot(quantity, [int(finding.evidence["step"]) for finding in self.findings], ax)
+        marks = [int(finding.evidence["step"]) for finding in self.findings]
+        axes: Axes = EXTENSIONS["training_figure"](self.table, quantity, marks, ax)
+        return axes
 
     def close(self) -> None:
         """Remove all hooks; the measurements are kept."""
         for handle in self._handles:
             handle.remove()
-        self._say(self._loop.end(self.step))
+        self._loop.end()
         self._loop.release()
 
     def __enter__(self) -> Self:
@@ -164,7 +170,7 @@ class Watch:
             self._thread = get_ident()
             self._now.seen = Replay.of(model, args, kwargs)
             self._now.passes += 1
-            self._say(self._loop.enter(model, self.step))
+            self._loop.enter(model)
 
     def _leave(self, _: tuple[Any, ...], output: Any) -> None:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -190,11 +196,10 @@ class Watch:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        self._say(self._loop.before(optimizer, self._held(optimizer), self.step + 1))
+        self._loop.before(optimizer, self._held(optimizer))
         if closure is None:
             self._look(optimizer)
-            now = self._now
-            self._say(self._loop.before_update(self._held(optimizer), now.gradients, now.loss, self.step))
+            self._loop.before_update(self._held(optimizer), self._now.gradients, self._now.loss)
             return None
         runs = count()
 
@@ -230,7 +235,7 @@ class Watch:
         loss = self._shards.mean(now.losses)
         numbers = as_floats(now.norms | ({} if loss is None else {"": loss}))
         now.loss, now.gradients = numbers.pop("", None), numbers
-        self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed, self._origin))
+        self._training.judge_step(now.loss, numbers, self._replayed, self._origin)
         if self._measures:
             self._replayed()
 
@@ -253,31 +258,19 @@ class Watch:
             return self._own(optimizer)
         self._strange, self._counted = self._strange + 1, self._now.seen
         if self._strange >= STRANGE:
-            self._say(self._training.stale(self.step, self._strange))
+            self._training.report("stale_steps", 0.98, {"steps": self._strange})
         return {}
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         own, now = self._own(optimizer), self._now
-        self._compare({name: now.before.pop(name) for name in own if name in now.before}, own)
+        now.compare(own, self._shards)
         if (model := self._model()) is not None:
-            self._say(self._loop.after(model, optimizer, self._held(optimizer), now.loss, self.step))
+            self._loop.after(model, optimizer, self._held(optimizer), now.loss)
         if own and self._clock() is optimizer:
             if self._measures:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
             self._start_step()
-
-    def _compare(self, before: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-        """Measure the update of parameters by their values before it, which are overwritten."""
-        sizes = self._shards.norms({name: norm_of(values) for name, values in before.items()}, own)
-        changes = {name: norm_of(values.sub_(local(own[name]))) for name, values in before.items()}
-        changes = self._shards.norms(changes, own)
-        self._now.updates |= {name: change / sizes[name] for name, change in changes.items()}
-        counts = {
-            name: known for name, step in before.items() if (known := rounded_away(step, own[name])) is not None
-        }
-        lost, counted = (self._shards.sums({name: known[at] for name, known in counts.items()}, own) for at in (0, 1))
-        self._now.lost |= {name: number / counted[name] for name, number in lost.items()}
 
     def _replayed(self) -> Outputs | None:
         """Repeat the pass of this step, at most once; if that fails, report it and return None."""
@@ -309,24 +302,16 @@ class Watch:
 
     def _cannot_replay(self, error: Exception) -> None:
         self._is_blind = True
-        self._say(self._training.cannot_replay(self.step, str(error)))
+        self._training.report("no_replay", 0.1, {}, reason=str(error))
 
     def _measure(self, rate: float) -> None:
         """Record this step, and judge it together with earlier measured steps."""
         model, now = self._model(), self._now
         assert model is not None
-        multipliers = self._shards.largest(
-            {
-                f"{path}.multiplier": _largest(local(module.multiplier))
-                for path, module in model.named_modules()
-                if isinstance(module, (ScalarAffine, ResidualSum))
-                and module.multiplier is not None
-                and module.multiplier.requires_grad
-            }
-        )
-        off = {} if now.outputs is None else self._units_off(self._shards.everywhere(now.outputs.off))
-        sizes = {} if now.outputs is None else self._shards.root_mean_squares(now.outputs.sizes)
-        output, shares, multiplier, update, lost = map(as_floats, (sizes, off, multipliers, now.updates, now.lost))
+        shards, outputs = self._shards, now.outputs or Outputs()
+        off = self._record.units_off(shards.everywhere(outputs.off))
+        sizes, alphas = shards.root_mean_squares(outputs.sizes), shards.largest(multipliers(model))
+        output, shares, multiplier, update, lost = map(as_floats, (sizes, off, alphas, now.updates, now.lost))
         # A weight of zeros has no relative update, and a gradient of zeros has no update that could be lost.
         update, lost = (
             {name: ratio for name, ratio in ratios.items() if isfinite(ratio)} for ratios in (update, lost)
@@ -334,33 +319,10 @@ class Watch:
         total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
         whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
         layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
-        self._record.add(self.step, whole | layers | {"multiplier": multiplier})
-        self._say(self._training.moved_statistics(self.step, self._moved_statistics(model)))
-        measured = Measured(output, shares, multiplier, update, lost, rate)
-        self._say(self._training.judge_measurement(self.step, measured))
-
-    def _moved_statistics(self, model: nn.Module) -> list[str]:
-        """Return the frozen norms with running means that changed since the last measured step."""
-        before, self._statistics = self._statistics, frozen_means(model)
-        same = {name: mean for name, mean in self._statistics.items() if before.get(name, mean).shape == mean.shape}
-        return [name for name, mean in same.items() if not torch.equal(mean, before.get(name, mean))]
-
-    def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the shares of units that are off in this and the previous measured steps."""
-        for path, mask in masks.items():
-            before = [previous for previous in self._off.get(path, []) if previous.shape == mask.shape]
-            self._off[path] = [*before, mask][-BATCHES:]
-        return {path: torch.stack(self._off[path]).all(0).float().mean() for path in masks}
-
-    def _say(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            # The line that calls the optimizer would not help to find the cause.
-            warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", self.step)
-
-
-def _largest(values: Tensor) -> Tensor:
-    """Return the largest absolute value; 0 for a part without elements."""
-    return values.abs().max() if values.numel() else values.new_zeros(())
+        layers["multiplier"] = multiplier
+        self._record.add(self.step, whole | layers)
+        self._training.report("moved_statistics", 0.6, {}, self._record.moved_statistics(model))
+        self._training.judge_measurement(layers, rate)
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
@@ -369,6 +331,11 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 
 def _sentence(finding: Finding) -> str:
     return f"Step {finding.evidence['step']}: {finding.title}"
+
+
+def _warn(finding: Finding) -> None:
+    # The line that calls the optimizer would not help to find the cause.
+    warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", int(finding.evidence["step"]))
 
 
 def watch(model: nn.Module, interval: int = 20) -> Watch:
