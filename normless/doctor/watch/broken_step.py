@@ -92,27 +92,24 @@ class BrokenStep:
     def _of_loss(self, ends: set[str]) -> Origin:
         """Describe a value that arises in the loss, after the operations that made the network's outputs (`ends`)."""
         seen = "in a repeated pass, the outputs" + (" and their gradients" if self.what == "gradient" else "")
-        partial = self._last_gradient() if self.what == "gradient" else None
-        if partial is not None:
-            return Origin(partial[:1], f"{seen} are finite, and {partial[1]}", partial[0])
+        if self.what == "gradient" and (last := self._last_gradient(f"{seen} are finite, and ", {})) is not None:
+            return last
         names = [] if self.loss is None else _operations(self.loss, ends)
         made = f", made by {', '.join(names)}" if names else ""
         words = f"{seen} are finite, so it arises in the loss{made}, or in random numbers of the first pass"
         return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)")
 
     def _unseen(self, why: str) -> Origin:
-        partial = self._last_gradient()
-        if partial is not None:
-            return Origin(partial[:1], partial[1], partial[0], {"passes": self.passes})
-        words = f"{why}, so its layer is unknown"
-        return Origin((), words, "the network and the loss", {"passes": self.passes})
+        known, words = {"passes": self.passes}, f"{why}, so its layer is unknown"
+        return self._last_gradient("", known) or Origin((), words, "the network and the loss", known)
 
-    def _last_gradient(self) -> tuple[str, str] | None:
+    def _last_gradient(self, seen: str, evidence: Evidence) -> Origin | None:
         """Return the last parameter with a gradient that is not finite, if a later parameter has a finite one."""
         broken = [name for name, norm in self.gradients.items() if not isfinite(norm)]
         if not broken or broken[-1] == [*self.gradients][-1]:
             return None
-        return broken[-1], f"the last gradient that is not finite is that of {broken[-1]}; the next one is finite"
+        words = f"{seen}the last gradient that is not finite is that of {broken[-1]}; the next one is finite"
+        return Origin((broken[-1],), words, broken[-1], evidence)
 
 
 def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

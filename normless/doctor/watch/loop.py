@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -12,11 +14,9 @@ from torch.optim import Optimizer
 
 from normless.doctor.findings import Evidence
 from normless.doctor.rules.modes import is_frozen
-from normless.doctor.watch.backward_passes import BackwardPasses
-from normless.doctor.watch.clipping import LATE, Clipping
+from normless.doctor.watch.gradients import LATE, BackwardPasses, Clipping
 from normless.doctor.watch.jumps import Spikes
-from normless.doctor.watch.labels import Labels
-from normless.doctor.watch.schedules import Rates
+from normless.doctor.watch.schedules import Rate, rates
 from normless.doctor.watch.setbacks import Setbacks
 from normless.doctor.watch.training import Training
 
@@ -41,6 +41,33 @@ SUMMED = 3
 LOST = 2
 # A parameter that no optimizer holds must stay the same for this number of steps, after as many.
 LEFT = 30
+# The labels of this many batches, of at least LEAST labels each, are judged; only the first READ batches are read.
+BATCHES, LEAST, READ = 20, 4, 400
+
+
+@dataclass
+class Labels:
+    """The only label of each of the last batches, or None; the history of a cross-entropy contains labels."""
+
+    _only: deque[int | None] = field(default_factory=lambda: deque(maxlen=BATCHES))
+    _read: int = 0
+
+    def add(self, loss: object) -> None:
+        """Read the labels of a loss, if it is the mean of torch's cross-entropy."""
+        labels = None
+        # After the backward pass, the history holds no values.
+        with suppress(RuntimeError):
+            labels = getattr(getattr(loss, "grad_fn", None), "_saved_target", None)
+        is_known = isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel() >= LEAST
+        if is_known and self._read < READ:
+            self._read += 1
+            low, high = map(int, labels.aminmax())
+            self._only.append(low if low == high else None)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes if each of the last batches had a single one; 0 otherwise."""
+        return 0 if len(self._only) < BATCHES or None in self._only else len({*self._only})
 
 
 @dataclass(eq=False)
@@ -57,7 +84,7 @@ class Loop:
     _clipping: Clipping = field(default_factory=Clipping)
     _ever_held: set[int] = field(default_factory=set)
     _left: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _rates: Rates = field(default_factory=Rates)
+    _rates: dict[str, Rate] = field(default_factory=lambda: defaultdict(Rate))
     _setbacks: Setbacks = field(default_factory=Setbacks)
     _runs: dict[str, int] = field(default_factory=dict)
     _with_state: set[str] = field(default_factory=set)
@@ -168,8 +195,9 @@ class Loop:
         self._clipping.stepped(held[name] for name in followed)
         self._ever_held |= {*map(id, held.values())}
         self._judge_held(model)
-        for kind, where, evidence in self._rates.judge(optimizer, held, loss):
-            self.training.report(kind, 0.9, {**evidence, "parameters": len(where)}, where[:1])
+        for names, rate, initial in rates(optimizer, held):
+            if (fault := self._rates[names[0]].judge(rate, initial, loss)) is not None:
+                self.training.report(fault[0], 0.9, {**fault[1], "parameters": len(names)}, names[:1])
         if self._trains is None:
             return
         self._has_trained |= self._trains

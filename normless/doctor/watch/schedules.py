@@ -30,69 +30,50 @@ WINDOW, FALLS = 40, 0.98
 
 @dataclass
 class Rate:
-    """The learning rate of a group over the steps so far."""
+    """The learning rate of a group over the steps so far: the largest, and numbers of steps, in all or in a row."""
 
-    highest: float = 0.0
-    steps: int = 0
-    zero: int = 0
-    fast: int = 0
-    tiny: int = 0
-    same: int = 0
-    last: float = -1.0
-    losses: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _highest: float = 0.0
+    _last: float = -1.0
+    _steps: int = 0
+    _fast: int = 0
+    _zero: int = 0
+    _tiny: int = 0
+    _same: int = 0
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
-    def add(self, rate: float, loss: float | None) -> None:
-        """Add a step."""
-        self.steps += 1
-        self.highest = max(self.highest, rate)
-        self.zero = self.zero + 1 if rate == 0 else 0
-        self.same = self.same + 1 if rate == self.last else 1
-        self.last = rate
-        if rate > FAST * self.highest:
-            self.fast += 1
+    def judge(self, rate: float, initial: float, loss: float | None) -> tuple[str, Evidence] | None:
+        """Add a step; return a kind and numbers if the rate does not train."""
+        self._steps += 1
+        self._highest = max(self._highest, rate)
+        self._zero = self._zero + 1 if rate == 0 else 0
+        self._tiny = self._tiny + 1 if rate <= TINY * self._highest else 0
+        self._same = self._same + 1 if rate == self._last else 1
+        self._last = rate
+        if rate > FAST * self._highest:
+            self._fast += 1
             if loss is not None:
-                self.losses.append(loss)
-        self.tiny = self.tiny + 1 if rate <= TINY * self.highest else 0
+                self._losses.append(loss)
+        evidence = {"rate": rate, "highest": self._highest, "initial": initial}
+        if self._zero >= max(IDLE, END * self._steps):
+            return "zero_rate_in_steps", evidence | {"steps": self._zero}
+        if self._highest <= TINY * initial and self._same >= WAITED:
+            return "unstarted_warm_up", evidence | {"steps": self._same}
+        if self._tiny >= max(IDLE, LATER * self._fast) and self._still_fell():
+            return "early_decay", evidence | {"steps": self._fast, "later": self._tiny}
+        return None
 
-    @property
-    def still_fell(self) -> bool:
+    def _still_fell(self) -> bool:
         """Whether the loss fell in the last steps at a rate that trains; True if these are too few for a plateau."""
-        past, half = [*self.losses], WINDOW // 2
+        past, half = [*self._losses], WINDOW // 2
         return len(past) < WINDOW or median(past[half:]) < FALLS * median(past[:half])
 
 
-@dataclass
-class Rates:
-    """The rates of all groups by the name of their first parameter."""
-
-    _rates: dict[str, Rate] = field(default_factory=dict)
-
-    def judge(
-        self, optimizer: Optimizer, held: Mapping[str, Tensor], loss: float | None
-    ) -> Iterator[tuple[str, list[str], Evidence]]:
-        """Yield a kind, the parameters and numbers for every group with a rate that does not train."""
-        names: dict[int, str] = {}
-        for group in optimizer.param_groups:
-            value = group.get("lr")
-            is_usual = isinstance(value, float) and value > 0 and len(optimizer.param_groups) == 1
-            if not names and not is_usual:
-                names = {id(parameter): name for name, parameter in held.items()}
-            own = (
-                [*held]
-                if is_usual
-                else [names[id(known)] for known in group["params"] if known.requires_grad and id(known) in names]
-            )
-            # A rate in a tensor would have to be read from the device.
-            if not own or value is None or isinstance(value, Tensor):
-                continue
-            rate = self._rates.setdefault(own[0], Rate())
-            rate.add(float(value), loss)
-            initial = group.get("initial_lr", 0.0)
-            initial = 0.0 if isinstance(initial, Tensor) else float(initial)
-            evidence = {"rate": rate.last, "highest": rate.highest, "initial": initial}
-            if rate.zero >= max(IDLE, END * rate.steps):
-                yield "zero_rate_in_steps", own, evidence | {"steps": rate.zero}
-            elif rate.highest <= TINY * initial and rate.same >= WAITED:
-                yield "unstarted_warm_up", own, evidence | {"steps": rate.same}
-            elif rate.tiny >= max(IDLE, LATER * rate.fast) and rate.still_fell:
-                yield "early_decay", own, evidence | {"steps": rate.fast, "later": rate.tiny}
+def rates(optimizer: Optimizer, held: Mapping[str, Tensor]) -> Iterator[tuple[list[str], float, float]]:
+    """Yield the trained parameters of every group of those held, the rate, and the rate before a warm-up, or 0."""
+    names = {id(parameter): name for name, parameter in held.items() if parameter.requires_grad}
+    for group in optimizer.param_groups:
+        own = [names[id(known)] for known in group["params"] if id(known) in names]
+        rate, initial = group.get("lr"), group.get("initial_lr", 0.0)
+        # A rate in a tensor would have to be read from the device.
+        if own and rate is not None and not isinstance(rate, Tensor):
+            yield own, float(rate), 0.0 if isinstance(initial, Tensor) else float(initial)

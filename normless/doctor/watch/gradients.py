@@ -1,9 +1,12 @@
-"""Follow the backward passes of a training: gradients before the first and after the last pass of a step."""
+"""Follow the gradients of a training: around the backward passes of a step, and from a step to the next pass."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,6 +20,11 @@ from normless.doctor.watch.hooks import weakly
 FOLLOWED, ELEMENTS = 8, 4096
 # A loss that is multiplied by this or more is scaled for the range of float16.
 SCALED = 256.0
+# The number of steps whose gradient shrank afterwards; a second clipping rounds, and leaves more than this share.
+LATE, SHRUNK = 5, 0.999
+# A norm is constant if it varies by less than this share over STEPS steps, and tiny below TINY, if the median layer
+# changes by less than SLOW in a step.
+STEPS, CONSTANT, TINY, SLOW = 20, 1e-3, 1e-2, 1e-5
 
 
 @dataclass(eq=False)
@@ -83,16 +91,33 @@ class BackwardPasses:
         if self.scale < SCALED or not known:
             return False
         now = self._largest()
-        return all(name in now and bool(torch.equal(now[name], self.ended[name])) for name in known)
+        return all(name in now and torch.equal(now[name], self.ended[name]) for name in known)
 
     def added(self, names: Iterable[str]) -> int:
         """Return the number of passes whose gradients were added since they were last zeroed."""
         most = 0
-        for name in names:
-            began = self.began.get(name, [])
-            zeroed = [index for index, before in enumerate(began) if before is None or not bool(before)]
+        for began in (self.began.get(name, []) for name in names):
+            zeroed = [index for index, before in enumerate(began) if not before]
             most = max(most, len(began) - zeroed[-1] if zeroed else 0)
         return most
+
+    def kept(self, names: Iterable[str]) -> list[str]:
+        """Return the parameters whose gradients are those of their last step, and were never zeroed since then.
+
+        A pass of other outputs than those of the network may have added to a gradient before.
+        """
+        began = {name: self.began.get(name, []) for name in names if name in self.read}
+        return [name for name, own in began.items() if own and all(own) and torch.equal(own[0], self.read[name])]
+
+    def stepped(self, names: Iterable[str]) -> None:
+        """Begin again after a step of parameters."""
+        now = self._largest()
+        for name in names:
+            for known in (self.began, self.ended, self.read):
+                known.pop(name, None)
+            if name in now:
+                self.read[name] = now[name]
+        self.discarded = self.lost = 0
 
     def _begin(self, _: Any) -> None:
         """Look at the gradients before a pass adds to them; called once for each output of the pass."""
@@ -118,42 +143,57 @@ class BackwardPasses:
     def _largest(self) -> dict[str, Tensor]:
         """Return the largest element of each gradient that exists."""
         some = {
-            name: _elements(parameter.grad)
+            name: parameter.grad.detach().reshape(-1)[:ELEMENTS]
             for name, parameter in self.followed.items()
             if parameter.grad is not None and not parameter.grad.is_sparse
         }
         return dict(zip(some, torch._foreach_norm([*some.values()], torch.inf), strict=True)) if some else {}
 
-    def kept(self, names: Iterable[str]) -> list[str]:
-        """Return the parameters whose gradients are those of their last step, and were never zeroed since then.
-
-        A pass of other outputs than those of the network may have added to a gradient before.
-        """
-        return [name for name in names if self._is_kept(name)]
-
-    def _is_kept(self, name: str) -> bool:
-        passes = [before for before in self.began.get(name, []) if before is not None]
-        if not passes or len(passes) < len(self.began[name]) or name not in self.read:
-            return False
-        return bool(torch.equal(passes[0], self.read[name])) and all(map(bool, passes))
-
-    def stepped(self, names: Iterable[str]) -> None:
-        """Begin again after a step of parameters."""
-        now = self._largest()
-        for name in names:
-            self.began.pop(name, None)
-            self.ended.pop(name, None)
-            self.read.pop(name, None)
-            if name in now:
-                self.read[name] = now[name]
-        self.discarded = self.lost = 0
-
-
-def _elements(gradient: Tensor) -> Tensor:
-    return gradient.detach().reshape(-1)[:ELEMENTS]
-
 
 def _any(values: Iterable[Tensor]) -> bool:
     """Return whether a value is not zero, read from the device at once."""
-    read = [*values]
-    return bool(read) and bool(torch.stack([value.float() for value in read]).any())
+    read = [value.float() for value in values]
+    return bool(read) and bool(torch.stack(read).any())
+
+
+@dataclass(eq=False)
+class Clipping:
+    """The gradient of a parameter after its last step, and the norms of the last steps.
+
+    Attributes:
+        late: the number of steps after which the gradient shrank.
+    """
+
+    late: int = 0
+    _read: tuple[Tensor, int, Tensor] | None = None
+    _norms: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS))
+
+    def stepped(self, parameters: Iterable[Tensor]) -> None:
+        """Keep the gradient that the step read."""
+        gradient = next((known.grad for known in parameters if known.grad is not None), None)
+        self._read = None
+        if gradient is not None and not gradient.is_sparse and gradient.is_floating_point():
+            self._read = gradient, gradient._version, gradient.detach().clone()
+
+    def look(self) -> None:
+        """Compare the kept gradient before the next backward pass; zeroing deletes or replaces it."""
+        if self._read is None:
+            return
+        (gradient, version, before), self._read = self._read, None
+        if gradient._version == version:
+            return
+        now = gradient.detach()
+        # No element grew or changed its sign, as it does where a pass added to the gradient.
+        is_part = (now * before >= 0) & (now.abs() <= before.abs())
+        if bool(is_part.all() & (now.abs() < SHRUNK * before.abs()).any() & now.any()):
+            self.late += 1
+
+    def tiny(self, norms: Mapping[str, float], updates: Mapping[str, float]) -> float | None:
+        """Return the norm to which gradients are clipped if it is tiny; `updates` are the last measured ‖Δw‖/‖w‖."""
+        total = sum(norm**2 for norm in norms.values()) ** 0.5
+        self._norms.append(total)
+        largest = max(self._norms)
+        if len(self._norms) < STEPS or not isfinite(largest) or not 0 < largest < TINY:
+            return None
+        is_constant = largest - min(self._norms) <= CONSTANT * largest
+        return total if is_constant and updates and median(updates.values()) < SLOW else None
