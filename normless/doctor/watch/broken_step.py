@@ -40,27 +40,24 @@ class BrokenStep:
     """A step whose loss or gradient is not finite, before its update.
 
     Attributes:
-        seen: the last pass of the step, or None; `passes` is the number of its passes.
+        passes: the number of its passes.
         loss: the loss that was given to the watch, if the tensor still exists.
         gradients: the norms of the gradients by name.
     """
 
     what: str
-    seen: Replay | None
     passes: int
     loss: Tensor | None
     gradients: Mapping[str, float]
 
-    def origin(self, model: nn.Module) -> Origin:
+    def origin(self, model: nn.Module, seen: Replay) -> Origin:
         """Return the first call of the last pass that makes a value that is not finite, or what else is known.
 
         Gradients, buffers and random states are restored; hooks on the gradients of parameters do not run.
         """
-        if self.seen is None:
-            return self._unseen("no forward pass was seen")
         search = Search()
-        args, kwargs = tree_map(_leaf, (self.seen.args, dict(self.seen.kwargs)))
-        with preserve_state(model, training=None), torch.enable_grad(), self.seen.precision():
+        args, kwargs = tree_map(_leaf, (seen.args, dict(seen.kwargs)))
+        with preserve_state(model, training=None), torch.enable_grad(), seen.precision():
             with search.follow(model, (args, kwargs)):
                 output = tensors(repeat_pass(model, args, kwargs))
             found = (broken for tensor in output if (broken := search.origin(tensor, "output")) is not None)
@@ -69,7 +66,7 @@ class BrokenStep:
         if broken is not None:
             return self._of_call(broken, tensors((args, kwargs)))
         if self.passes > 1:
-            return self._unseen(
+            return self.unseen(
                 f"this step made {self.passes} passes; only the last of them can be repeated, and its outputs and "
                 "gradients are finite"
             )
@@ -99,7 +96,8 @@ class BrokenStep:
         words = f"{seen} are finite, so it arises in the loss{made}, or in random numbers of the first pass"
         return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)")
 
-    def _unseen(self, why: str) -> Origin:
+    def unseen(self, why: str) -> Origin:
+        """Return what the gradients tell of the origin if the pass that makes it cannot be repeated."""
         known, words = {"passes": self.passes}, f"{why}, so its layer is unknown"
         return self._last_gradient("", known) or Origin((), words, "the network and the loss", known)
 

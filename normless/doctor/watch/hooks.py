@@ -38,50 +38,34 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: None if (call := known()) is None else call(*args)
 
 
-class OfSteps:
-    """Calls methods before and after every optimizer's steps, until it is removed or their object is deleted.
-
-    Steps of which `is_foreign` is true are left out. torch iterates over its tables of hooks in each step, and a step
-    in another thread fails if one changes meanwhile. So they get one entry each, once, which stays.
-    """
-
-    def __init__(
-        self, before: Callable[..., Any], after: Callable[..., Any], is_foreign: Callable[[Optimizer], bool]
-    ) -> None:
-        self._before, self._after, self._is_foreign = map(weakly, (before, after, is_foreign))
-        _in_tables()
-        OF_STEPS[id(self)] = self
-
-    def remove(self) -> None:
-        """Call the methods no longer."""
-        OF_STEPS.pop(id(self), None)
-
-    @staticmethod
-    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """Return the arguments for the step if a method returned others, else None."""
-        given = args, kwargs
-        for known in _concerned(optimizer):
-            args, kwargs = known._before(optimizer, args, kwargs) or (args, kwargs)
-        return None if args is given[0] and kwargs is given[1] else (args, kwargs)
-
-    @staticmethod
-    def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Report a step that was taken."""
-        for known in _concerned(optimizer):
-            known._after(optimizer, args, kwargs)
-
-
-# In the order of their creation.
-OF_STEPS: dict[int, OfSteps] = {}
-
-
-def _concerned(optimizer: Optimizer) -> list[OfSteps]:
-    # Other threads may make and remove some meanwhile.
-    return [known for known in [*OF_STEPS.values()] if not known._is_foreign(optimizer)]
+# The watches that are told of the steps of all optimizers, by identity, in the order of their creation. torch's own
+# tables are read in each step, and a step in another thread fails if one changes meanwhile; so each gets one entry,
+# once, which stays.
+OF_STEPS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 @exclusive
 @cache
-def _in_tables() -> None:
-    register_optimizer_step_pre_hook(OfSteps.before_step)
-    register_optimizer_step_post_hook(OfSteps.after_step)
+def enter_tables() -> None:
+    """Enter the functions below into torch's tables of hooks."""
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    """Return the arguments for the step if a watch returned others, else None."""
+    given = args, kwargs
+    for watch in _concerned(optimizer):
+        args, kwargs = watch._before_step(optimizer, args, kwargs) or (args, kwargs)
+    return None if args is given[0] and kwargs is given[1] else (args, kwargs)
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for watch in _concerned(optimizer):
+        watch._after_step(optimizer)
+
+
+def _concerned(optimizer: Optimizer) -> list[Any]:
+    # Other threads may make and delete some meanwhile.
+    watches = [known() for known in OF_STEPS.valuerefs()]
+    return [watch for watch in watches if watch is not None and not watch._is_elsewhere(optimizer)]

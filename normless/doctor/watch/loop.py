@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,25 +12,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from normless.doctor.findings import Evidence
 from normless.doctor.rules.modes import is_frozen
 from normless.doctor.watch.gradients import LATE, BackwardPasses, Clipping
-from normless.doctor.watch.jumps import Spikes
 from normless.doctor.watch.schedules import Rate, rates
 from normless.doctor.watch.setbacks import Setbacks
 from normless.doctor.watch.training import Training
 
-# The faults that are judged in every step: after how many steps in a row they are reported, and their severity. A
-# loss of zero has no gradient.
-IN_A_ROW = {
-    "lost_state": (5, 0.9),
-    "kept_gradients": (5, 0.95),
-    "lost_passes": (5, 0.96),
-    "never_unscaled": (5, 0.93),
-    "cleared_gradients": (5, 0.98),
-    "zero_gradients": (10, 0.95),
-    "left_in_evaluation": (10, 0.9),
-}
 # The number of setbacks of a weight: a checkpoint may be loaded. The number of passes without any step.
 SETBACKS, PASSES = 3, 20
 # The number of optimizers after the first one.
@@ -77,16 +64,13 @@ class Loop:
     training: Training
     passes: BackwardPasses = field(default_factory=BackwardPasses)
     _labels: Labels = field(default_factory=Labels)
-    _has_optimizer: bool = False
     _optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     _created: int = 0
-    _spikes: Spikes = field(default_factory=Spikes)
     _clipping: Clipping = field(default_factory=Clipping)
     _ever_held: set[int] = field(default_factory=set)
     _left: dict[str, tuple[int, int]] = field(default_factory=dict)
     _rates: dict[str, Rate] = field(default_factory=lambda: defaultdict(Rate))
     _setbacks: Setbacks = field(default_factory=Setbacks)
-    _runs: dict[str, int] = field(default_factory=dict)
     _with_state: set[str] = field(default_factory=set)
     _judged: int = 0
     _entered: int = 0
@@ -142,12 +126,11 @@ class Loop:
         lost = any(
             name in self._with_state and not _has_state(optimizer, held[name]) for name in self._followed(held)
         )
-        self._in_a_row("lost_state", lost, {"step": step}, optimizer=name_of_class)
+        steps = self.training.in_a_row("lost_state", lost, {"step": step}, optimizer=name_of_class)
         # Of those that are gone nothing is kept.
-        is_new = self._has_optimizer and optimizer not in self._optimizers
-        self._has_optimizer = True
+        is_new = optimizer not in self._optimizers
         self._optimizers.add(optimizer)
-        if is_new and self._runs["lost_state"] == 1:
+        if is_new and steps == 1:
             self._created += 1
             if self._created >= CREATED:
                 self.training.report(
@@ -160,21 +143,21 @@ class Loop:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
         passes, followed = self.passes, self._followed(held)
         kept = passes.kept(followed)
-        self._in_a_row("kept_gradients", bool(kept), where=kept)
+        self.training.in_a_row("kept_gradients", bool(kept), where=kept)
         # Every pass but the last; a pass that looks for adversarial inputs is not one of a loss that was given.
         is_lost = passes.lost >= LOST and passes.lost + 1 == self._entered
-        self._in_a_row("lost_passes", is_lost, {"passes": passes.lost + 1})
-        self._in_a_row("never_unscaled", passes.is_scaled(followed), {"scale": passes.scale})
+        self.training.in_a_row("lost_passes", is_lost, {"passes": passes.lost + 1})
+        self.training.in_a_row("never_unscaled", passes.is_scaled(followed), {"scale": passes.scale})
         if norms and (norm := self._clipping.tiny(norms, self.training.updates)) is not None:
             self.training.report("clipped_tiny", 0.9, {"norm": norm})
         if not held or not passes.count:
             return
         is_flat = not any(norms.get(name, 0.0) for name in held)
         has_arrived = is_flat and any(bool(largest) for name, largest in passes.ended.items() if name in held)
-        self._in_a_row("cleared_gradients", has_arrived)
+        self.training.in_a_row("cleared_gradients", has_arrived)
         has_loss = loss is not None and loss != 0
         is_zero = is_flat and bool(norms) and not has_arrived and has_loss
-        self._in_a_row("zero_gradients", is_zero, {"loss": loss or 0.0})
+        self.training.in_a_row("zero_gradients", is_zero, {"loss": loss or 0.0})
 
     def after(self, model: nn.Module, optimizer: Optimizer, held: Mapping[str, Tensor], loss: float | None) -> None:
         """Look at rates, modes and states after a step of held parameters."""
@@ -191,7 +174,9 @@ class Loop:
         self._entered = 0
         self.passes.stepped(followed)
         self._setbacks.after(optimizer)
-        self._judge_size(optimizer)
+        rate = optimizer.param_groups[0].get("lr")
+        if "betas" in optimizer.param_groups[0] and isinstance(rate, float) and rate:
+            self.training.judge_size(self._setbacks.size() / rate)
         self._clipping.stepped(held[name] for name in followed)
         self._ever_held |= {*map(id, held.values())}
         self._judge_held(model)
@@ -202,17 +187,7 @@ class Loop:
             return
         self._has_trained |= self._trains
         is_left, self._trains = self._has_trained and not self._trains, None
-        self._in_a_row("left_in_evaluation", is_left, where=_changed_by_mode(model)[:1] if is_left else [])
-
-    def _judge_size(self, optimizer: Optimizer) -> None:
-        """Report a jump of the loss shortly after a step that was far larger than those before, at the same rate."""
-        rate = optimizer.param_groups[0].get("lr")
-        if "betas" not in optimizer.param_groups[0] or not isinstance(rate, float) or not rate:
-            return
-        self._spikes.add(self.training.step, self._setbacks.size() / rate)
-        jumps = self.training.steps_of("jump", "diverged")
-        if jumps and (spike := self._spikes.before(jumps[-1])) is not None:
-            self.training.report("update_spike", 0.92, {"step": jumps[-1], "at": spike[0], "ratio": spike[1]})
+        self.training.in_a_row("left_in_evaluation", is_left, where=_changed_by_mode(model)[:1] if is_left else [])
 
     def _judge_held(self, model: nn.Module) -> None:
         """Report parameters with gradients that no optimizer holds and nothing else has changed."""
@@ -229,15 +204,6 @@ class Loop:
 
     def _followed(self, held: Mapping[str, Tensor]) -> list[str]:
         return [name for name in self.passes.followed if name in held]
-
-    def _in_a_row(
-        self, kind: str, holds: bool, evidence: Evidence | None = None, where: Sequence[str] = ("",), **words: str
-    ) -> None:
-        """Count the steps in a row in which a fault holds, and report it from its number of them on."""
-        least, severity = IN_A_ROW[kind]
-        self._runs[kind] = steps = self._runs.get(kind, 0) + 1 if holds else 0
-        if steps >= least:
-            self.training.report(kind, severity, {**(evidence or {}), "steps": steps}, where, **words)
 
 
 def _has_state(optimizer: Optimizer, parameter: Tensor) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from inspect import signature
 from itertools import cycle, islice
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import torch
@@ -31,25 +31,26 @@ def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
     """Run the step on copies of network and optimizer under a watch, in turn on each batch."""
     if exam.optimizer is None:
         raise NotAsked("a step needs its optimizer: nl.diagnose(…, optimizer=, step=)")
+    name = getattr(step, "__name__", type(step).__name__)
     if not _fits(step):
         raise InputsError(
-            f"Expected step(model, batch, optimizer), which makes one step, got {_name(step)}{signature(step)}."
+            f"Expected step(model, batch, optimizer), which makes one step, got {name}{signature(step)}."
         )
     exam.budget.require()
     exam.budget.made += STEPS
     model, optimizer = copies(exam, exam.optimizer)
-    losses: list[float] = []
+    known: list[float] = []
     # Each warning of the watch begins with its step.
     with preserve_random_state(model), torch.enable_grad(), quiet("Step "), watch(model) as watched:
         for batch in islice(cycle(batches), STEPS):
             try:
                 loss = step(model, batch, optimizer)
             except Exception as error:
-                raise InputsError(f"{_name(step)} raises an error: {type(error).__name__}: {error}") from error
-            if isinstance(loss, (Tensor, float)) and torch.as_tensor(loss).numel() == 1:
-                losses.append(float(torch.as_tensor(loss).detach()))
+                raise InputsError(f"{name} raises an error: {type(error).__name__}: {error}") from error
+            values = torch.as_tensor(loss if isinstance(loss, (Tensor, float)) else nan).detach()
+            if values.numel() == 1 and isfinite(values):
+                known.append(float(values))
     yield from watched.findings
-    known = [loss for loss in losses if isfinite(loss)]
     fell = f"; its loss goes from {known[0]:.3g} to {known[-1]:.3g}" if known else ""
     return f"{watched.step} steps of the optimizer in {STEPS} calls{fell}"
 
@@ -62,7 +63,3 @@ def _fits(step: OwnStep) -> bool:
         except TypeError:
             return False
     return True
-
-
-def _name(step: OwnStep) -> str:
-    return getattr(step, "__name__", type(step).__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
 from statistics import median
@@ -12,7 +12,6 @@ from normless.doctor.facts.replay import Outputs, as_floats
 from normless.doctor.findings import Evidence, Finding, finding
 from normless.doctor.rules.layers import DEAD
 from normless.doctor.watch.broken_step import Origin
-from normless.doctor.watch.jumps import FEW, GRADIENT, OUTPUT, RISE, WINDOW, bound, jumped
 
 Numbers = Mapping[str, float]
 Replayed = Callable[[], Outputs | None]
@@ -20,6 +19,27 @@ Replayed = Callable[[], Outputs | None]
 FindOrigin = Callable[[str], Origin]
 """Returns the origin of the first value of the current step that is not finite, in the `loss` or a `gradient`."""
 
+# The faults that are judged in every step: after how many steps in a row they are reported, and their severity. A
+# loss of zero has no gradient.
+IN_A_ROW = {
+    "lost_state": (5, 0.9),
+    "kept_gradients": (5, 0.95),
+    "lost_passes": (5, 0.96),
+    "never_unscaled": (5, 0.93),
+    "cleared_gradients": (5, 0.98),
+    "zero_gradients": (10, 0.95),
+    "left_in_evaluation": (10, 0.9),
+    "stale_steps": (3, 0.98),
+}
+# A series is judged from FEW numbers on, and compared with its last WINDOW numbers.
+FEW, WINDOW = 10, 100
+# The least factors by which a layer's output or gradient jumps; gradients vary more.
+OUTPUT, GRADIENT = 3.0, 10.0
+# The least jump of a loss, as a share of the first losses.
+RISE = 0.1
+# The least factor of a spike, as Adam's steps have after gradients that were small for long; the number of steps that
+# it is compared with, and of those within which a jump of the loss may follow it.
+SPIKE, STEPS, LATER = 2.5, 30, 20
 # Bounds on ‖Δw‖/‖w‖ of a step: above LARGE, ten steps replace the weights; below SMALL, float32 rounds the update
 # away; below SHARE times that of the median layer, the layer hardly trains.
 LARGE, SMALL, SHARE = 0.1, 1e-7, 1e-4
@@ -60,6 +80,9 @@ class Training:
     _first: float = 0.0
     _highest: float = 0.0
     _jump: tuple[float, str, str] | None = None
+    _sizes: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS))
+    _spike: tuple[int, float] | None = None
+    _runs: dict[str, int] = field(default_factory=dict)
 
     def judge_step(self, loss: float | None, gradients: Numbers, replayed: Replayed, find_origin: FindOrigin) -> None:
         """Judge the loss (if known) and the gradient norms of a step before its update."""
@@ -84,7 +107,7 @@ class Training:
             self._first = median(past)
         if len(past) == FEW and not self._start:
             self._start = abs(median(past))
-        if len(past) < FEW or value <= bound(past, log(GRADIENT) if loss is None else RISE * self._start):
+        if len(past) < FEW or value <= _bound(past, log(GRADIENT) if loss is None else RISE * self._start):
             past.append(value)
             self._jump = None
         elif self._jump is None:
@@ -115,13 +138,25 @@ class Training:
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
         """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
         sizes = as_floats(outputs.sizes) if outputs else {}
-        for place, ratio in jumped(sizes, (measured["output"] for measured in self._measured), OUTPUT).items():
+        for place, ratio in _jumped(sizes, (measured["output"] for measured in self._measured), OUTPUT).items():
             return place, f"the output of {place or 'the network'} jumps first, to {ratio:.3g} times its median"
-        ratios = jumped(gradients, self._gradients, GRADIENT)
+        ratios = _jumped(gradients, self._gradients, GRADIENT)
         if not ratios:
             return "", "no single layer's output or gradient jumps; look at the batch"
         place = max(ratios, key=ratios.__getitem__)
         return place, f"the gradient of {place} jumps most, to {ratios[place]:.3g} times its median"
+
+    def judge_size(self, size: float) -> None:
+        """Report a jump of the loss shortly after a step of a size, relative to the rate, far above those before."""
+        value = log(size) if isfinite(size) and size > 0 else None
+        if value is not None and (len(self._sizes) < FEW or value <= _bound(self._sizes, log(SPIKE))):
+            self._sizes.append(value)
+        elif value is not None and (self._spike is None or self.step - self._spike[0] > LATER):
+            self._spike = self.step, exp(value - median(self._sizes))
+        jumps = self.steps_of("jump", "diverged")
+        if jumps and self._spike is not None and 0 <= jumps[-1] - self._spike[0] <= LATER:
+            at, ratio = self._spike
+            self.report("update_spike", 0.92, {"step": jumps[-1], "at": at, "ratio": ratio})
 
     def judge_measurement(self, new: Mapping[str, Numbers], rate: float) -> None:
         """Judge a step at a rate after its update by the quantities of `Watch.table`, as those before."""
@@ -190,6 +225,40 @@ class Training:
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         self._add(kind, severity, where, {**evidence, "places": len(where)}, more=more, **words)
 
+    def in_a_row(
+        self, kind: str, holds: bool, evidence: Evidence | None = None, where: Sequence[str] = ("",), **words: str
+    ) -> int:
+        """Return for how many steps in a row a fault of `IN_A_ROW` holds; report it from its number of them on."""
+        least, severity = IN_A_ROW[kind]
+        self._runs[kind] = steps = self._runs.get(kind, 0) + 1 if holds else 0
+        if steps >= least:
+            self.report(kind, severity, {**(evidence or {}), "steps": steps}, where, **words)
+        return steps
+
     def _add(self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str) -> None:
         self.findings.append(finding(kind, severity, where, {"step": self.step, **evidence}, **words))
         self.warn(self.findings[-1])
+
+
+def _bound(past: Sequence[float], margin: float) -> float:
+    """Return the bound of a jump: the median plus twice the largest upward deviation, or plus the margin if larger.
+
+    The largest of 100 normal numbers is 2.5 standard deviations above the median, so the bound is five of them.
+    """
+    middle = median(past)
+    return middle + max(2 * (max(past) - middle), margin)
+
+
+def _jumped(values: Mapping[str, float], past: Iterable[Mapping[str, float]], factor: float) -> dict[str, float]:
+    """Return the ratios to the median of their past for the numbers that jump on a logarithmic scale.
+
+    Numbers with fewer than two past values are not judged. A number that is not finite is a jump.
+    """
+    rows, found = [*past], {}
+    for name, value in values.items():
+        before = [row[name] for row in rows if row.get(name, 0.0) > 0]
+        if not isfinite(value):
+            found[name] = value
+        elif len(before) > 1 and value > 0 and log(value) > _bound([*map(log, before)], log(factor)):
+            found[name] = value / median(before)
+    return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import count
 from math import isfinite
 from os import PathLike
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pandas as pd
 import torch
@@ -24,7 +23,7 @@ from normless.doctor.facts.replay import Outputs, Replay, as_floats, gradient_no
 from normless.doctor.facts.shards import Shards, local
 from normless.doctor.findings import Finding
 from normless.doctor.watch.broken_step import BrokenStep, Origin
-from normless.doctor.watch.hooks import Called, OfSteps
+from normless.doctor.watch.hooks import OF_STEPS, Called, enter_tables
 from normless.doctor.watch.loop import Loop
 from normless.doctor.watch.measured import Record, StepState, multipliers
 from normless.doctor.watch.training import Training
@@ -36,10 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Loss = TypeVar("Loss", bound=Tensor | float)
-
-# The number of steps on other tensors after which an optimizer is stale.
-STRANGE = 3
-_UNSEEN = "no forward pass was seen; of a compiled network watch what torch.compile returned"
+Found = TypeVar("Found")
 
 
 class WatchWarning(UserWarning):
@@ -59,26 +55,25 @@ class Watch:
             raise ValueError(
                 f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
             )
-        # The hook of the network holds the watch; the watch and torch's table of hooks hold weak references.
+        # The hook of the network holds the watch; the watch and the table of watches hold weak references.
         self._model = weakref.ref(inner)
         self._training, self._record = Training(_warn), Record()
         self._loop = Loop(self._training)
         weakref.finalize(inner, self._loop.release).atexit = False
         self._names: dict[int, str] = {}
         self._is_blind, self._shards = False, Shards()
-        # The number of steps on other tensors, and the pass before the last of these steps.
-        self._strange, self._counted = 0, cast(Replay | None, None)
+        # The pass before the last step on other tensors.
+        self._strange: Replay | None = None
         self._clock: Callable[[], Optimizer | None] = lambda: None
         self._others: set[int] = set()
         self._thread = get_ident()
         self._start_step()
-        of_steps = OfSteps(self._before_step, self._after_step, self._is_elsewhere)
-        self._handles: list[Any] = [
-            of_steps,
+        enter_tables()
+        OF_STEPS[id(self)] = self
+        self._handles = (
             model.register_forward_pre_hook(Called(self._enter), with_kwargs=True),
             model.register_forward_hook(Called(self._leave)),
-        ]
-        weakref.finalize(self, of_steps.remove).atexit = False
+        )
 
     def loss(self, value: Loss) -> Loss:
         """Record the loss of this step, and return it; the mean counts if there are several in a step."""
@@ -142,6 +137,7 @@ class Watch:
         """Remove all hooks; the measurements are kept."""
         for handle in self._handles:
             handle.remove()
+        OF_STEPS.pop(id(self), None)
         self._loop.end()
         self._loop.release()
 
@@ -220,7 +216,7 @@ class Watch:
         own, now = self._own(optimizer), self._now
         if not own and not (own := self._look_for_replaced(optimizer)):
             return
-        self._strange = 0
+        self._training.in_a_row("stale_steps", False)
         now.norms |= self._shards.norms(gradient_norms(own), own)
         if self._measures:
             now.before |= {name: local(known).detach().clone() for name, known in own.items() if known.dim() > 1}
@@ -245,7 +241,7 @@ class Watch:
         Otherwise count the steps of an optimizer that holds other tensors of the same shapes as the network's.
         """
         model = self._model()
-        if model is None or self._now.seen is None or self._now.seen is self._counted:
+        if model is None or self._now.seen is None or self._now.seen is self._strange:
             return {}
         own = [parameter for parameter in model.parameters() if parameter.requires_grad]
         given = held(optimizer)
@@ -256,13 +252,12 @@ class Watch:
             self._name_parameters(model)
             self._now.held.clear()
             return self._own(optimizer)
-        self._strange, self._counted = self._strange + 1, self._now.seen
-        if self._strange >= STRANGE:
-            self._training.report("stale_steps", 0.98, {"steps": self._strange})
+        self._strange = self._now.seen
+        self._training.in_a_row("stale_steps", True)
         return {}
 
     @torch.no_grad()
-    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
         own, now = self._own(optimizer), self._now
         now.compare(own, self._shards)
         if (model := self._model()) is not None:
@@ -273,36 +268,32 @@ class Watch:
             self._start_step()
 
     def _replayed(self) -> Outputs | None:
-        """Repeat the pass of this step, at most once; if that fails, report it and return None."""
+        """Return the outputs of the pass of this step, which is repeated at most once; None if that fails."""
         model, now = self._model(), self._now
         # Restored buffers would stop a backward pass that is running.
-        if model is None or self._is_blind or now.outputs is not None or self._loop.passes.is_running:
-            return now.outputs
-        try:
-            if now.seen is None:
-                raise ValueError(_UNSEEN)
-            now.outputs = now.seen.run(model)
-        except Exception as error:
-            self._cannot_replay(error)
+        if model is not None and now.outputs is None and not self._loop.passes.is_running:
+            now.outputs = self._repeat(lambda seen: seen.run(model))
         return now.outputs
 
     def _origin(self, what: str) -> Origin:
         """Return the origin of the first value of this step that is not finite."""
         model, now = self._model(), self._now
         assert model is not None
-        loss = None if now.loss_tensor is None else now.loss_tensor()
-        step = BrokenStep(what, None if self._is_blind else now.seen, now.passes, loss, now.gradients)
-        try:
-            if step.seen is None and not self._is_blind:
-                raise ValueError(_UNSEEN)
-            return step.origin(model)
-        except Exception as error:
-            self._cannot_replay(error)
-            return replace(step, seen=None).origin(model)
+        step = BrokenStep(what, now.passes, now.loss_tensor and now.loss_tensor(), now.gradients)
+        return self._repeat(lambda seen: step.origin(model, seen)) or step.unseen("no forward pass was seen")
 
-    def _cannot_replay(self, error: Exception) -> None:
-        self._is_blind = True
-        self._training.report("no_replay", 0.1, {}, reason=str(error))
+    def _repeat(self, run: Callable[[Replay], Found]) -> Found | None:
+        """Run something with the pass of this step; if that fails, report it, return None and repeat no more."""
+        if self._is_blind:
+            return None
+        try:
+            if self._now.seen is None:
+                raise ValueError("no forward pass was seen; of a compiled network watch what torch.compile returned")
+            return run(self._now.seen)
+        except Exception as error:
+            self._is_blind = True
+            self._training.report("no_replay", 0.1, {}, reason=str(error))
+            return None
 
     def _measure(self, rate: float) -> None:
         """Record this step, and judge it together with earlier measured steps."""
