@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
@@ -14,7 +15,6 @@ from torch import Tensor
 from torch.autograd import Variable
 
 from normless.doctor.facts.flow import tensors
-from normless.doctor.watch.hooks import weakly
 
 # The largest numbers of parameters whose gradients are followed, and of the elements of each.
 FOLLOWED, ELEMENTS = 8, 4096
@@ -70,14 +70,14 @@ class BackwardPasses:
         self.is_running = False
         for node in {tensor.grad_fn for tensor in tensors(output)}:
             if node is not None:
-                node.register_prehook(weakly(self._begin))
+                node.register_prehook(_weakly(self._begin))
 
     def weigh(self, loss: Any) -> None:
         """Prepare to see whether the pass of a loss begins with a factor."""
         self.scale = 1.0
         if isinstance(loss, Tensor) and loss.grad_fn is not None:
             self.is_divided |= loss.grad_fn.name().startswith(("Div", "Mul"))
-            loss.grad_fn.register_prehook(weakly(self._weighed))
+            loss.grad_fn.register_prehook(_weakly(self._weighed))
 
     def _weighed(self, gradients: tuple[Tensor | None, ...]) -> None:
         factors = [gradient for gradient in gradients if gradient is not None and gradient.numel() == 1]
@@ -106,8 +106,12 @@ class BackwardPasses:
 
         A pass of other outputs than those of the network may have added to a gradient before.
         """
-        began = {name: self.began.get(name, []) for name in names if name in self.read}
-        return [name for name, own in began.items() if own and all(own) and torch.equal(own[0], self.read[name])]
+        known = {name: (self.read[name], self.began.get(name, [None])) for name in names if name in self.read}
+        return [
+            name
+            for name, (read, (first, *more)) in known.items()
+            if first is not None and first and all(more) and torch.equal(first, read)
+        ]
 
     def stepped(self, names: Iterable[str]) -> None:
         """Begin again after a step of parameters."""
@@ -132,7 +136,7 @@ class BackwardPasses:
         for name in self.followed:
             self.began.setdefault(name, []).append(before.get(name))
         # Called at the end of the pass.
-        Variable._execution_engine.queue_callback(weakly(self._end))
+        Variable._execution_engine.queue_callback(_weakly(self._end))
 
     def _end(self) -> None:
         self.is_running = False
@@ -154,6 +158,12 @@ def _any(values: Iterable[Tensor]) -> bool:
     """Return whether a value is not zero, read from the device at once."""
     read = [value.float() for value in values]
     return bool(read) and bool(torch.stack(read).any())
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a method, and does nothing once the object is deleted."""
+    known = weakref.WeakMethod(method)
+    return lambda *args: None if (call := known()) is None else call(*args)
 
 
 @dataclass(eq=False)

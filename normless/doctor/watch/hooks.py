@@ -8,34 +8,28 @@ from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from normless._internal.exclusive import exclusive
 
-Call = Callable[[tuple[Any, ...], Any], None]
-
 
 class Called:
-    """A hook on a network's forward; copies and pickles of the network have a hook that does nothing."""
+    """A hook on the passes of a network with gradients; copies and pickles of it have a hook that does nothing."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Callable[[tuple[Any, ...], Any], None]) -> None:
         self.call = call
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], other: Any) -> None:
         """Receive the arguments of a pass, and its keyword arguments or its output."""
-        self.call(args, other)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.call(args, other)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A function of the standard library that takes any arguments, so that pickles load without this package.
         return getattr, (nullcontext(), "__exit__")
-
-
-def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a method, and does nothing once the object is deleted."""
-    known = weakref.WeakMethod(method)
-    return lambda *args: None if (call := known()) is None else call(*args)
 
 
 # The watches that are told of the steps of all optimizers, by identity, in the order of their creation. torch's own

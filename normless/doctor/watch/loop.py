@@ -45,8 +45,9 @@ class Labels:
         # After the backward pass, the history holds no values.
         with suppress(RuntimeError):
             labels = getattr(getattr(loss, "grad_fn", None), "_saved_target", None)
-        is_known = isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel() >= LEAST
-        if is_known and self._read < READ:
+        if not isinstance(labels, Tensor) or labels.is_floating_point():
+            return
+        if labels.numel() >= LEAST and self._read < READ:
             self._read += 1
             low, high = map(int, labels.aminmax())
             self._only.append(low if low == high else None)

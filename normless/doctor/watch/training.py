@@ -127,11 +127,9 @@ class Training:
             return
         gradients = self._gradients[-1] if self._gradients else {}
         largest = max(gradients, key=gradients.__getitem__, default="")
-        words = (
-            f"the largest gradient, of norm {gradients[largest]:.3g}, is that of {largest}"
-            if largest
-            else "no gradient was seen"
-        )
+        words = "no gradient was seen"
+        if largest:
+            words = f"the largest gradient, of norm {gradients[largest]:.3g}, is that of {largest}"
         _, place, words = self._jump or (loss, largest, words)
         self.report("diverged", 1.0, {"step": step, "loss": loss}, [place], first=words)
 

@@ -72,7 +72,7 @@ class Watch:
         OF_STEPS[id(self)] = self
         self._handles = (
             model.register_forward_pre_hook(Called(self._enter), with_kwargs=True),
-            model.register_forward_hook(Called(self._leave)),
+            model.register_forward_hook(Called(lambda _, output: self._loop.passes.expect(output))),
         )
 
     def loss(self, value: Loss) -> Loss:
@@ -162,15 +162,11 @@ class Watch:
 
     def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         model = self._model()
-        if model is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if model is not None:
             self._thread = get_ident()
             self._now.seen = Replay.of(model, args, kwargs)
             self._now.passes += 1
             self._loop.enter(model)
-
-    def _leave(self, _: tuple[Any, ...], output: Any) -> None:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._loop.passes.expect(output)
 
     def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the network's parameters that an optimizer holds, by name; computed once in a step."""
@@ -246,7 +242,7 @@ class Watch:
         own = [parameter for parameter in model.parameters() if parameter.requires_grad]
         given = held(optimizer)
         has_gradients = any(parameter.grad is not None for parameter in own)
-        if not has_gradients or sorted(map(_shape, own)) != sorted(map(_shape, given)):
+        if not has_gradients or sorted(one.shape for one in own) != sorted(one.shape for one in given):
             return {}
         if not {*map(id, own)}.isdisjoint(map(id, given)):
             self._name_parameters(model)
@@ -279,7 +275,8 @@ class Watch:
         """Return the origin of the first value of this step that is not finite."""
         model, now = self._model(), self._now
         assert model is not None
-        step = BrokenStep(what, now.passes, now.loss_tensor and now.loss_tensor(), now.gradients)
+        loss = None if now.loss_tensor is None else now.loss_tensor()
+        step = BrokenStep(what, now.passes, loss, now.gradients)
         return self._repeat(lambda seen: step.origin(model, seen)) or step.unseen("no forward pass was seen")
 
     def _repeat(self, run: Callable[[Replay], Found]) -> Found | None:
@@ -314,10 +311,6 @@ class Watch:
         self._record.add(self.step, whole | layers)
         self._training.report("moved_statistics", 0.6, {}, self._record.moved_statistics(model))
         self._training.judge_measurement(layers, rate)
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
 
 
 def _sentence(finding: Finding) -> str:
