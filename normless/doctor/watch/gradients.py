@@ -106,12 +106,9 @@ class BackwardPasses:
 
         A pass of other outputs than those of the network may have added to a gradient before.
         """
-        known = {name: (self.read[name], self.began.get(name, [None])) for name in names if name in self.read}
-        return [
-            name
-            for name, (read, (first, *more)) in known.items()
-            if first is not None and first and all(more) and torch.equal(first, read)
-        ]
+        passes = {name: self.began.get(name, []) for name in names if name in self.read}
+        firsts = {name: began[0] for name, began in passes.items() if began and all(began)}
+        return [name for name, first in firsts.items() if first is not None and first.equal(self.read[name])]
 
     def stepped(self, names: Iterable[str]) -> None:
         """Begin again after a step of parameters."""

@@ -1,4 +1,4 @@
-"""Checks during a training: the loss and gradients of every step, and the measurements of measured steps."""
+"""The findings of a training, and its checks: loss, gradients and size of every step, and measured steps."""
 
 from __future__ import annotations
 
