@@ -117,7 +117,8 @@ class RescaleBranches(Edit):
         for block in blocks:
             if block.m < 2:
                 reason = "L^(-1/(2m-2)) needs m ≥ 2: a branch of one layer takes a full step at any scale"
-                raise surgery.unsupported(block.name, f"its branch has {block.m} weight layer and {reason}")
+                layers = f"{block.m} weight layer{'s' * (block.m != 1)}"
+                raise surgery.unsupported(block.name, f"its branch has {layers} and {reason}")
         scaled: set[int] = set()
         for block in blocks:
             factor = self.gain * surgery.depth ** (-1 / (2 * block.m - 2))

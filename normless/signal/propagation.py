@@ -91,6 +91,9 @@ class Propagation:
         if operation.name in WEIGHT and operation.parameters:
             # Learned weights of several streams are a scale.
             return "mul" if kind == "scale" else operation.name if KINDS.get(operation.name) == "weight" else "weight"
+        if KINDS.get(operation.name) == "weight" and not operation.parameters:
+            # The weight is not a parameter of the network: a module in a plain dictionary, a weight that is computed.
+            return ""
         if operation.is_dropout:
             return "dropout"
         if operation.name == "mul" and len(operation.parents) == 2:
