@@ -64,3 +64,14 @@ def browser() -> Iterator[Browser]:
             pytest.skip(f"no Chromium to look at the page with: {str(error).splitlines()[0]}")
         yield started
         started.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A group of one process."""
+    file = tmp_path_factory.mktemp("store") / "file"
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.FileStore(str(file), 1), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()

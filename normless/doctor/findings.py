@@ -129,6 +129,11 @@ class Budget:
         if self.most is not None and self.made >= self.most:
             raise OverBudget(f"{self.made} of {self.most:g} steps were made; diagnose(…, budget=) allows more")
 
+    def spend(self, steps: int) -> None:
+        """Count the steps of an experiment that begins; raise OverBudget if none may begin."""
+        self.require()
+        self.made += steps
+
 
 Steps = Generator[Finding, None, str]
 Given = ParamSpec("Given")

@@ -147,10 +147,14 @@ class Diagnosis:
 def _numbers(found: Finding) -> str:
     """Return the evidence of a finding in one line."""
     return ", ".join(
-        f"{name.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        f"{name.replace('_', ' ')} {_written(value)}"
         for name, value in found.evidence.items()
         if name not in ("line", "message")
     )
+
+
+def _written(value: float | int | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _named(findings: tuple[Finding, ...]) -> str:
@@ -170,10 +174,7 @@ def _clipped(text: str, most: int, used: int = 0) -> list[str]:
 
 def _lines(mark: str, found: Finding, why: bool) -> Iterator[str]:
     """Format a finding as wrapped lines."""
-    evidence = (
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in found.evidence.items()
-    )
+    evidence = (f"{name} {_written(value)}" for name, value in found.evidence.items())
     schemes = f" [{', '.join(found.cure.schemes)}]" if found.cure.schemes else ""
     lines = [mark + found.title, f"   evidence: {', '.join(evidence)}"] if found.evidence else [mark + found.title]
     lines += [f"   line: {found.line}"] if found.line else []

@@ -99,20 +99,15 @@ def _learns(losses: tuple[float, ...], constant: float) -> bool:
 
 def _fits_one(exam: Examination) -> bool:
     """Whether as many steps on a single batch take its loss clearly below that of constant outputs."""
-    model, optimizer = copies(exam, exam.optimizer or AdamW(_trainable(exam.model), RATE))
+    model, optimizer = copies(exam, exam.optimizer or AdamW(exam.trained, RATE))
     trial = stepped(exam, model, optimizer, STEPS)
     return isfinite(exam.guessing) and trial.end < exam.guessing - CLEARLY * abs(exam.guessing)
 
 
-def _trainable(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
 def _trained(exam: Examination, seen: Batches, held: Batches) -> Held:
     """Train a copy on batches in turn, and return the losses of held ones."""
-    exam.budget.require()
-    exam.budget.made += STEPS
-    model, optimizer = copies(exam, exam.optimizer or AdamW(_trainable(exam.model), RATE))
+    exam.budget.spend(STEPS)
+    model, optimizer = copies(exam, exam.optimizer or AdamW(exam.trained, RATE))
     with preserve_state(model, training=True), quiet():
         losses = [*descend(model, islice(cycle(seen), STEPS), optimizer, loss=exam.loss, limit=inf)]
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

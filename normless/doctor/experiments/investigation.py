@@ -115,13 +115,12 @@ def check_experiments(exam: Examination, steps: int, asked: bool | None) -> Step
 
 
 def _size(exam: Examination) -> int:
-    trained = [parameter for parameter in exam.model.parameters() if parameter.requires_grad]
-    return max(sum(tensor.numel() for tensor in part) for part in (trained, tensors(exam.inputs)))
+    return max(sum(tensor.numel() for tensor in part) for part in (exam.trained, tensors(exam.inputs)))
 
 
 def _base(exam: Examination, number: int) -> tuple[Trial, Optimizer, dict[str, Trial]]:
     """Return the best trial of the unchanged training over some optimizers, its optimizer, and all trials by name."""
-    parameters = [parameter for parameter in exam.model.parameters() if parameter.requires_grad]
+    parameters = exam.trained
     usual: dict[str, Optimizer] = {
         "AdamW at rate 0.001": AdamW(parameters, 1e-3),
         "AdamW at rate 0.01": AdamW(parameters, 1e-2),

@@ -39,8 +39,7 @@ def check_trial(exam: Examination, steps: int) -> Steps:
     if not isfinite(exam.passed.loss):
         raise NotAsked("not tried: the loss is not finite")
     if exam.optimizer is None:
-        parameters = [parameter for parameter in exam.model.parameters() if parameter.requires_grad]
-        given = AdamW(parameters, RATE, weight_decay=0.0)
+        given = AdamW(exam.trained, RATE, weight_decay=0.0)
         if not _fits_few(exam, given, steps):
             yield from judge_fit(exam, given, Trial(RATE, (exam.passed.loss,)), steps)
         raise NotAsked(f"no optimizer was given: AdamW at rate {RATE} and others was tried until the loss fell")

@@ -242,6 +242,11 @@ class Examination:
         return self.loss_at
 
     @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that require gradients."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
     def depth(self) -> int:
         """The number of outermost residual blocks."""
         return len(self.blocks)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from normless._internal.state import preserve_random_state, quiet
 from normless.doctor.facts.changes import with_leaf
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, MOVES, PRODUCTS, Call, tensors
+from normless.doctor.facts.flow import LOSS, MOVES, PRODUCTS, Call, tensors, with_rows
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.errors import InputsError
 from normless.probes import loss_of
@@ -48,9 +48,9 @@ class _Value:
         apart = max(float((own - its).abs().max()) for own, its in pairs)
         return abs(self.loss - other.loss) <= share * largest and apart <= 10 * share * steepest
 
-    def in_order(self, order: Tensor) -> _Value:
+    def in_order(self, order: list[int]) -> _Value:
         """Return the value with the gradients of the examples in another order."""
-        return replace(self, gradients=tuple(_moved(part, order) for part in self.gradients))
+        return replace(self, gradients=with_rows(self.gradients, len(order), order))
 
 
 @check("pairing of outputs and targets")
@@ -64,13 +64,13 @@ def check_pairing(exam: Examination) -> Steps:
         raise NotAsked("the loss is not finite")
     if max(tensor.numel() for tensor in (*tensors(exam.passed.output), *targets)) > MANY:
         raise NotAsked(f"the outputs have more than {MANY:.0e} values")
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(4))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(4)).tolist()
     before = _value(exam, exam.passed.output, exam.targets)
     if before is None or not (again := _value(exam, exam.passed.output, exam.targets)) or not before.is_as(again):
         raise NotAsked("the loss draws random numbers, or has no gradient")
     used: tuple[Tensor, Call, _Value] | None = None
     for number, target in enumerate(targets):
-        if torch.equal(_moved(target, order), target):
+        if torch.equal(with_rows(target, count, order), target):
             continue
         what = "target" if len(targets) == 1 else f"value of target {number + 1}"
         read = _reader(exam, target)
@@ -96,20 +96,20 @@ def check_pairing(exam: Examination) -> Steps:
     logits = exam.passed.logits.detach().double()
     differ = float((logits - logits.mean(0)).abs().max()) > APART * float(logits.abs().max())
     if used is not None and differ:
-        moved = _value(exam, tree_map(lambda value: _moved(value, order), exam.passed.output), exam.targets)
+        moved = _value(exam, with_rows(exam.passed.output, count, order), exam.targets)
         if moved is not None and before.in_order(order).is_as(moved, used[2]):
             yield _finding(exam, before, used[1], "target", used[0], "unpaired_targets")
             return "the loss is the same for outputs in another order"
     return "the loss changes if targets change places"
 
 
-def _stays(exam: Examination, number: int, order: Tensor, other: _Value) -> bool:
+def _stays(exam: Examination, number: int, order: list[int], other: _Value) -> bool:
     """Whether a loss stays if a target's examples change places, at the outputs and at others around the targets.
 
     Far from its targets an absolute error is linear, and its gradient the same for all of them.
     """
     target = tensors(exam.targets)[number]
-    moved = with_leaf(exam.targets, number, _moved(target, order))
+    moved = with_leaf(exam.targets, number, with_rows(target, len(order), order))
     size = float(target.double().square().mean().sqrt()) if target.is_floating_point() else 1.0
     generator = torch.Generator().manual_seed(5)
 
@@ -153,12 +153,6 @@ def _is_asked(exam: Examination, target: Tensor) -> bool:
     """Whether targets have the outputs' shape and are none of the inputs, so that the loss should read them."""
     is_like = target.is_floating_point() and target.shape == exam.passed.logits.shape
     return is_like and not any(torch.equal(target, x) for x in tensors(exam.inputs) if x.shape == target.shape)
-
-
-def _moved(value: Any, order: Tensor) -> Any:
-    """Return a tensor with the examples in another order; other values as they are."""
-    has_rows = isinstance(value, Tensor) and value.dim() and len(value) == len(order)
-    return value[order.to(value.device)] if has_rows else value
 
 
 def _reader(exam: Examination, target: Tensor) -> Call | None:

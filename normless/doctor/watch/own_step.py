@@ -36,8 +36,7 @@ def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
         raise InputsError(
             f"Expected step(model, batch, optimizer), which makes one step, got {name}{signature(step)}."
         )
-    exam.budget.require()
-    exam.budget.made += STEPS
+    exam.budget.spend(STEPS)
     model, optimizer = copies(exam, exam.optimizer)
     known: list[float] = []
     # Each warning of the watch begins with its step.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -53,15 +52,7 @@ def kinds_of(made: str, name: str, first_only: bool = False) -> tuple[list[str],
     return found, train(model, optimizer, watch, x, y)
 
 
-@pytest.fixture(scope="module")
-def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    file: Path = tmp_path_factory.mktemp("store") / "file"
-    dist.init_process_group("gloo", store=dist.FileStore(str(file), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("_alone")
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("first_only", [False, True])
 def test_an_optimizer_from_before_is_stale_and_one_from_afterwards_is_not(name: str, first_only: bool) -> None:
@@ -72,7 +63,7 @@ def test_an_optimizer_from_before_is_stale_and_one_from_afterwards_is_not(name: 
     assert kinds_of("after", name, first_only) == ([], [])
 
 
-@pytest.mark.usefixtures("_alone")
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_copies_a_network_refuses_a_sharded_one_with_the_way_out(name: str) -> None:
     build, shape = NETWORKS[name]

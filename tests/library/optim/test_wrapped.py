@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from streams_of_networks import Network
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,15 +22,6 @@ RATES: Any = {"lr": 0.1, "weight_decay": 1e-4}
 EXPECTED = [("weights", 6), ("biases", 1), ("scalars", 2)]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the wrappers' own
-
-
-@pytest.fixture(scope="module")
-def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A group of one process."""
-    file: Path = tmp_path_factory.mktemp("store") / "file"
-    dist.init_process_group("gloo", store=dist.FileStore(str(file), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def compiled(net: nn.Module) -> Any:
@@ -68,7 +57,7 @@ def assert_groups(groups: list[dict[str, Any]], wrapped: nn.Module) -> None:
     assert sorted(grouped) == sorted(map(id, wrapped.parameters()))
 
 
-@pytest.mark.usefixtures("_alone")
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_the_groups_of_a_wrapped_network_are_the_networks(name: str) -> None:
     net = nl.convert(Network(), "skipinit", IMAGES)
