@@ -211,13 +211,13 @@ def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
         said = str(error.__cause__ or error)
         if "more than 1 value per channel" in said and isinstance(error, PassError):
             evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
-            refused = finding("refused_single_element", 1.0, (error.place,), evidence)
+            refused = finding("refused_single_element", (error.place,), evidence)
             yield Check("norms", "one of them reads a single value", (refused,), blocks=True)
             return
         if "passed" in vars(exam) or not integers or "type" not in said:
             raise
         evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": said.splitlines()[0]}
-        yield Check("types", "the network takes floats", (finding("integer_inputs", 1.0, (), evidence),), blocks=True)
+        yield Check("types", "the network takes floats", (finding("integer_inputs", (), evidence),), blocks=True)
         return
     for check in OF_PASS:
         yield check(exam)
@@ -250,5 +250,5 @@ def _failed_backward(error: BackwardError) -> Check:
     words = ""
     if (call := error.call) is not None:
         where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
-    failed = finding("backward_failed", 1.0, where, evidence, words=words)
+    failed = finding("backward_failed", where, evidence, words=words)
     return Check("backward pass", "it raises an error", (failed,), blocks=True)

@@ -70,7 +70,7 @@ def check_batches(exam: Examination, batches: Batches) -> Steps:
         gains = (constant - fmean(losses) for losses in (result.training, result.evaluation))
         in_training, in_evaluation = gains
         if in_evaluation < LOST * in_training and not _learns(result.evaluation, constant):
-            yield finding("held_in_training_alone", 0.9, (), evidence)
+            yield finding("held_in_training_alone", (), evidence)
         return summary
     if _learns(result.evaluation, constant) or not _fits_one(exam):
         return summary
@@ -84,9 +84,9 @@ def check_batches(exam: Examination, batches: Batches) -> Steps:
         None,
     )
     if aligned is not None:
-        yield finding("misaligned_targets", 0.91, (), evidence, change=aligned[0])
+        yield finding("misaligned_targets", (), evidence, change=aligned[0])
     else:
-        yield finding("nothing_holds", 0.89, (), evidence)
+        yield finding("nothing_holds", (), evidence)
     return summary
 
 

@@ -109,8 +109,7 @@ def check_experiments(exam: Examination, steps: int, asked: bool | None) -> Step
     words = {"cause": best.cause, "what": best.what, "change": best.change, "failed": failed or "no other change"}
     others = f"; it is also fitted {others}" if others else ""
     # A factor or a mask explains findings in the signal.
-    severity = 0.925 if best.is_constant else 0.72
-    yield finding("prevented", severity, best.where, evidence, **words, others=others)
+    yield finding("prevented", best.where, evidence, grade=best.is_constant, **words, others=others)
     return f"the batch is fitted {best.change}"
 
 

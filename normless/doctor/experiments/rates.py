@@ -64,10 +64,10 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
     effective = {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
     sums = sum(any(layer.kind == "norm" for layer in block.after_sum) for block in exam.blocks)
     if sums >= POST_NORM and trial.progress < 0.5:
-        yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
+        yield finding("post_norm_depth", (), evidence | {"sums": sums})
         return
     if abs(trial.progress) < LITTLE and momentum >= MOMENTUM:
-        yield finding("effective_rate", 0.81, (), evidence | effective, settings=_usual_momentum(exam.optimizer))
+        yield finding("effective_rate", (), evidence | effective, settings=_usual_momentum(exam.optimizer))
         return
     if _breaks_while_falling(trial) and (broken := _broken(exam, trial)) is not None:
         yield broken
@@ -84,7 +84,7 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
             evidence |= {"working_steps": best.steps}
             if kind == "rate_too_large" and momentum >= MOMENTUM:
                 kind, evidence = "effective_rate", evidence | effective
-            yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence, settings={"lr": best.rate})
+            yield finding(kind, (), evidence, settings={"lr": best.rate})
             return
         if not isfinite(trial.end) and (broken := _broken(exam, trial)) is not None:
             yield broken
@@ -158,8 +158,14 @@ def _broken(exam: Examination, trial: Trial) -> Finding | None:
     call = broken.call
     evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": broken.line}
     mode = f" after {steps} {'step' if steps == 1 else 'steps'} at rate {trial.rate:.3g}"
-    words = {"mode": mode, "does": broken.does, "reads": broken.all_reads, "place": broken.place}
-    return finding("first_not_finite", 0.95, () if call.path == LOSS else (call.place,), evidence, **words)
+    words: dict[str, Any] = {
+        "grade": 0.0,
+        "mode": mode,
+        "does": broken.does,
+        "reads": broken.all_reads,
+        "place": broken.place,
+    }
+    return finding("first_not_finite", () if call.path == LOSS else (call.place,), evidence, **words)
 
 
 def judge_fit(exam: Examination, given: Optimizer, trial: Trial, steps: int) -> Iterator[Finding]:
@@ -207,7 +213,7 @@ def judge_fit(exam: Examination, given: Optimizer, trial: Trial, steps: int) -> 
     evidence: dict[str, Any] = {"steps": number, "loss_before": trial.losses[0], "rate": trial.rate}
     evidence |= {"best": lowest, "lowest_rate": min(rates), "highest_rate": max(rates), "loss_of_guessing": guessing}
     known = "the best constant outputs have a loss of" if is_known else "the first loss is"
-    yield finding("not_fitted", 0.5, (), evidence, excluded=_excluded(exam), reference=f"{known} {guessing:.3g}")
+    yield finding("not_fitted", (), evidence, excluded=_excluded(exam), reference=f"{known} {guessing:.3g}")
 
 
 def _excluded(exam: Examination) -> str:

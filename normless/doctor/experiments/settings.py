@@ -66,7 +66,7 @@ def check_settings(exam: Examination, steps: int) -> Steps:
         if is_lower and other.progress > MUCH:
             evidence = {"steps": number, "loss_before": own.losses[0], "loss_after": own.last}
             evidence |= {"loss_restored": other.losses[-1]}
-            yield finding("unusual_setting", 0.85, where, evidence, **words)
+            yield finding("unusual_setting", where, evidence, **words)
             return f"{words['setting']} keeps it from fitting the batch"
     return f"{count} unusual settings were restored in trials" if count else "none is unusual"
 
@@ -154,7 +154,7 @@ def _of_betas(optimizer: Optimizer) -> Iterator[Finding]:
         betas = group.get("betas", ())
         if len(betas) == 2 and float(betas[0]) > float(betas[1]):
             evidence = {"beta1": float(betas[0]), "beta2": float(betas[1])}
-            yield finding("swapped_betas", 0.8, (), evidence)
+            yield finding("swapped_betas", (), evidence)
             return
 
 
@@ -174,7 +174,7 @@ def _long_memory(exam: Examination, steps: int) -> Iterator[Finding]:
     if trial.progress < -LITTLE and not exam.knows("effective_rate"):
         evidence = {"momentum": momentum, "rate": trial.rate / factor, "usual": USUAL, "same_rate": trial.rate}
         evidence |= {"loss_before": trial.losses[0], "loss_after": trial.last, "steps": trial.steps}
-        yield finding("long_memory", 0.81, (), evidence)
+        yield finding("long_memory", (), evidence)
 
 
 def _slow_groups(exam: Examination, trial: Trial) -> Iterator[Finding]:
@@ -187,7 +187,7 @@ def _slow_groups(exam: Examination, trial: Trial) -> Iterator[Finding]:
         rate = float(scheduled_rate(group.settings))
         if shares and 0 < rate < LOW * highest and max(shares) < UNMOVED:
             evidence = {"rate": rate, "highest": highest, "share": max(shares), "parameters": len(group.names)}
-            yield finding("slow_group", 0.88, group.names, evidence | {"group": group.number})
+            yield finding("slow_group", group.names, evidence | {"group": group.number})
 
 
 def _far_rates(exam: Examination) -> Iterator[Suspect]:
@@ -218,4 +218,4 @@ def _clipped_by_hooks(exam: Examination) -> Iterator[Finding]:
         for gradients in (exam.passed.gradients, plain)
     )
     if 0 < after < CLIPPED * before:
-        yield finding("clipped_by_hooks", 0.93, hooked, {"norm": after, "norm_before": before})
+        yield finding("clipped_by_hooks", hooked, {"norm": after, "norm_before": before})

@@ -51,7 +51,7 @@ def check_trial(exam: Examination, steps: int) -> Steps:
     yield from judge_rate(exam, trial, steps)
     if closed := _closed(exam, model, trial):
         evidence = {"shut": len(closed), "blocks": exam.depth, "steps": steps, "rate": trial.rate}
-        yield finding("branch_never_grows", 0.3 + 0.5 * len(closed) / exam.depth, closed, evidence)
+        yield finding("branch_never_grows", closed, evidence, grade=len(closed) / exam.depth)
     before, after = trial.losses[0], trial.losses[-1]
     words = ("1 step", "takes") if trial.steps == 1 else (f"{trial.steps} steps", "take")
     return f"{words[0]} at rate {trial.rate:.3g} {words[1]} the loss from {before:.3g} to {after:.3g}"
@@ -76,15 +76,15 @@ def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
     subtracts_decay = isinstance(exam.optimizer, _SUBTRACTS_DECAY) or groups[0].get("decoupled_weight_decay", False)
     if decay > DECAY and subtracts_decay:
         evidence = {"rate": trial.rate, "decay": max(group["weight_decay"] for group in groups), "per_step": decay}
-        yield finding("excessive_decay", 0.94, (), evidence)
+        yield finding("excessive_decay", (), evidence)
     gradient = sum(norm**2 for norm in exam.passed.gradients.values() if norm) ** 0.5
     # A smaller update is rounded away.
     is_exact = trial.rate * gradient > ROUNDING * weights_norm(exam.model)
     if isinstance(exam.optimizer, SGD) and is_exact and trial.moved < 1e-2 * trial.rate * gradient:
         evidence = {"moved": trial.moved, "expected": trial.rate * gradient}
-        yield finding("clipped_to_nothing", 0.93, (), evidence)
+        yield finding("clipped_to_nothing", (), evidence)
     if trial.rounded > ROUNDED and trial.progress < LITTLE:
-        yield finding("lost_in_rounding", 0.93, (), {"share": trial.rounded, "rate": trial.rate})
+        yield finding("lost_in_rounding", (), {"share": trial.rounded, "rate": trial.rate})
 
 
 def _fits_few(exam: Examination, given: Optimizer, steps: int) -> bool:

@@ -41,7 +41,7 @@ def check_growth(exam: Examination) -> Steps:
             # The signal does not grow; the check of finite values finds the cause.
             return "not finite"
         evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
-        yield finding("overflow", 1.0, [names[block - 1]], evidence)
+        yield finding("overflow", [names[block - 1]], evidence)
         return "not finite"
     if not moments.all():
         return f"zero after {names[max(int(moments.astype(bool).argmin()) - 1, 0)]}"
@@ -66,17 +66,17 @@ def check_growth(exam: Examination) -> Steps:
             "second_moment_before": float(moments[first - 1]),
             "second_moment_after": float(moments[last]),
         }
-        severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
         if grows and factor > BEYOND and exam.knows("not_finite"):
             # This growth causes later values that are not finite.
-            severity = 1.0
+            kind = "growth_beyond"
         if grows:
             assert exam.map is not None
             evidence["doubling_would_give"] = 2.0**blocks
             by_block = zip(exam.blocks, predicted_moments(exam.model, exam.map, exam.inputs), strict=True)
             predicted = next(moments.total_variance for block, moments in by_block if block.name == where[1])
             evidence |= {"predicted_after": float(predicted)} if np.isfinite(predicted) else {}
-        yield finding(kind, severity, where, evidence, norms=exam.norms_placed)
+        grade = log2(factor) / 28
+        yield finding(kind, where, evidence, grade=grade, norms=exam.norms_placed)
         break
     return summary
 
@@ -107,11 +107,8 @@ def check_backward(exam: Examination) -> Steps:
         where = (str(table["name"].iloc[first]), str(table["name"].iloc[last]))
         evidence = {"ratio": ratio, "blocks": blocks, "ratio_per_block": ratio ** (1 / blocks)}
         evidence |= {"norm_after_first": float(norms[0]), "norm_after_last": float(norms[-1])}
-        kind, severity = (
-            "exploding_gradient" if explodes else "vanishing_gradient",
-            min(0.75, 0.2 + log10(ratio) / 20),
-        )
-        yield finding(kind, severity, where, evidence, norms=exam.norms_placed)
+        kind = "exploding_gradient" if explodes else "vanishing_gradient"
+        yield finding(kind, where, evidence, grade=log10(ratio) / 11, norms=exam.norms_placed)
     return f"‖∂L/∂x‖ from {norms[0]:.3g} after the first block to {norms[-1]:.3g} after the last"
 
 
@@ -135,8 +132,8 @@ def check_classes(exam: Examination) -> Steps:
             "loss": loss,
             "loss_of_guessing": guessing,
         }
-        severity = min(0.7, 0.4 + (loss - guessing) / (10 * guessing))
-        yield finding("dominant_class", severity, [*filter(None, [exam.classifier])], evidence)
+        grade = (loss / guessing - 1) / 3
+        yield finding("dominant_class", [*filter(None, [exam.classifier])], evidence, grade=grade)
     return (
         f"the loss is {loss:.3g}, guessing among {len(table)} gives {guessing:.3g}; class {int(favoured['class'])} "
         f"is predicted for {predicted:.0%} of the examples"
@@ -166,14 +163,14 @@ def check_branches(exam: Examination) -> Steps:
     if dead:
         evidence = {"dead": len(dead), "blocks": exam.depth, "parameters_without_gradient": len(names[dead[0]])}
         kind = "stuck_multiplier" if multipliers.get(dead[0]) == 0 else "dead_branch"
-        yield finding(kind, 0.5 + 0.4 * len(dead) / exam.depth, dead, evidence)
+        yield finding(kind, dead, evidence, grade=len(dead) / exam.depth)
     trained = {block: value for block, value in multipliers.items() if block not in dead}
     median = sorted(trained.values())[len(trained) // 2] if trained else 0.0
     closed = tuple(block for block, value in trained.items() if value < UNUSED * median)
     if closed:
-        severity, first = 0.2 + 0.3 * len(closed) / len(trained), trained[closed[0]]
-        sizes = {"closed": len(closed), "multiplier": first, "median_multiplier": median}
-        yield finding("branch_never_grew", severity, closed, sizes, multipliers=len(trained))
+        sizes = {"closed": len(closed), "multiplier": trained[closed[0]], "median_multiplier": median}
+        share = len(closed) / len(trained)
+        yield finding("branch_never_grew", closed, sizes, grade=share, multipliers=len(trained))
     return f"{len(names)} blocks, {len(silent)} with a branch that is zero so far"
 
 

@@ -85,11 +85,11 @@ def check_scale(exam: Examination) -> Steps:
         yield found
     elif size > LARGE and not has_norms:
         # If the inputs overflow, the operation that overflows first is not the cause.
-        yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
+        yield finding("unscaled_inputs", (), evidence, grade=not isfinite(exam.passed.loss))
     elif size > LARGE and (hidden := _beside_noise(exam)) > LARGE:
-        yield finding("hidden_noise", 0.86, (), evidence | {"beside": hidden})
+        yield finding("hidden_noise", (), evidence | {"beside": hidden})
     elif 0 < evidence["largest"] < TINY and not has_norms:
-        yield finding("tiny_inputs", 0.86, (), evidence)
+        yield finding("tiny_inputs", (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 
@@ -125,14 +125,14 @@ def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Find
     distinct = torch.unique(column).numel()
     is_whole = bool(((column == column.round()) & (column >= 0)).all())
     if columns.given.dim() == 2 and is_whole and distinct >= CATEGORIES and size > LARGE and not has_norms:
-        yield finding("integer_columns", 0.96, (), evidence | {"largest": float(column.max()), "values": distinct})
+        yield finding("integer_columns", (), evidence | {"largest": float(column.max()), "values": distinct})
     others = deviations[(deviations > 0) & (deviations < deviations[largest])]
     if others.numel() and float(others.median()) < deviation / UNEQUAL:
-        yield finding("unequal_columns", 0.955, (), evidence | {"median": float(others.median())})
+        yield finding("unequal_columns", (), evidence | {"median": float(others.median())})
     share = float(deviations.square().mean()) / max(size**2, 1e-300)
     if 0 < share < (HIDDEN if not has_norms else HIDDEN**2):
         means = float(values.mean(0).abs().max())
-        yield finding("hidden_inputs", 0.9, (), {"share": share, "mean": means, "deviation": float(deviations.max())})
+        yield finding("hidden_inputs", (), {"share": share, "mean": means, "deviation": float(deviations.max())})
 
 
 @check("scale of the targets")
@@ -159,7 +159,7 @@ def check_target_scale(exam: Examination) -> Steps:
     if before.end > BETTER * own.guessing and after.end < BETTER * other.guessing and not fits(own, before):
         evidence = {"mean": float(t.mean()), "deviation": deviation, "outputs": made, "steps": STEPS}
         evidence |= {"loss": before.end, "loss_of_guessing": own.guessing, "share": after.end / other.guessing}
-        yield finding("unscaled_targets", 0.87, (), evidence)
+        yield finding("unscaled_targets", (), evidence)
     return summary
 
 
@@ -184,7 +184,7 @@ def _of_several(exam: Examination) -> Iterator[Finding]:
         widest = max(large, key=_size).detach().double()
         evidence = {"mean": float(widest.mean()), "deviation": float(widest.std()), "outputs": made, "steps": STEPS}
         evidence |= {"loss": before.end, "first": before.losses[0], "share": share}
-        yield finding("unscaled_targets_of_several", 0.87, (), evidence)
+        yield finding("unscaled_targets_of_several", (), evidence)
 
 
 def _size(values: Tensor) -> float:

@@ -49,7 +49,7 @@ def check_calls(exam: Examination) -> Steps:
     where = list(dict.fromkeys(_topmost(name, unused, leaves) for name in leaves if name in unused))
     if where:
         count = sum(parameter.numel() for name in unused for parameter in leaves[name].parameters())
-        yield finding("never_called", 0.3, where, {"modules": len(unused), "parameters": count})
+        yield finding("never_called", where, {"modules": len(unused), "parameters": count})
     return f"{len(leaves) - len(unused)} of {len(leaves)}"
 
 
@@ -80,7 +80,7 @@ def check_initial_scale(exam: Examination) -> Steps:
     goal, last = common / sqrt(depth), ends[-1]
     if all(_same(end, common) for end in ends) and _is_language_model(exam):
         evidence = {"deviation": common, "asked": goal, "sums": depth}
-        yield finding("unscaled_branch_ends", 0.2, (), evidence)
+        yield finding("unscaled_branch_ends", (), evidence)
     text = f"standard deviation {common:.3g} on branches, {ends[0]:.3g} to {last:.3g} at their ends"
     return f"{summary}; {text}" if summary else text
 
@@ -95,7 +95,7 @@ def _unreached(
     if large and is_fresh and all(any(_same(now[name], now[other]) for other in others) for name in large):
         first = large[0]
         evidence = {"weights": len(large), "deviation": now[first], "asked": min(asked[first])}
-        yield finding("unreached_initialization", 0.6, large, evidence)
+        yield finding("unreached_initialization", large, evidence)
 
 
 def asked_deviations(model: nn.Module) -> dict[str, list[float]]:

@@ -35,14 +35,14 @@ def check_inputs(exam: Examination) -> Steps:
         bad = ~(tensor.detach() if tensor.layout == torch.strided else _stored(tensor)).isfinite()
         if bad.any():
             example = int(bad.flatten(1).any(1).nonzero()[0]) if tensor.dim() > 1 else 0
-            yield finding("not_finite_inputs", 1.0, (), {"values": int(bad.sum()), "example": example})
+            yield finding("not_finite_inputs", (), {"values": int(bad.sum()), "example": example})
             return "not finite"
     usual = [tensor for tensor in read if tensor.layout == torch.strided and not tensor.is_complex()]
     batched = [tensor for tensor in usual if tensor.dim() and tensor.numel()]
     if batched and all(len(tensor) > 1 and bool((tensor == tensor[:1]).all()) for tensor in batched):
         first = batched[0]
         evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
-        yield finding("constant_inputs", 0.99, (), evidence)
+        yield finding("constant_inputs", (), evidence)
         return "all examples are the same"
     return ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in read)
 
@@ -77,7 +77,7 @@ def check_values(exam: Examination) -> Steps:
         call, outputs, targets = pairs
         evidence = {"targets": str(targets), "outputs": str(outputs), "operation": call.name}
         evidence["line"] = str(call.line or "the loss")
-        yield finding("broadcast_targets", 0.98, (), evidence)
+        yield finding("broadcast_targets", (), evidence)
     targets = exam.targets
     if not isinstance(targets, Tensor):
         if pairs is None:
@@ -90,7 +90,7 @@ def check_values(exam: Examination) -> Steps:
     are_read = any(source.kind == "targets" for call in in_loss for source in call.sources())
     if is_constant and are_read and pairs is None and targets.dim() and not values.is_complex():
         same = {"label": float(values.flatten()[0]), "labels": values.numel()}
-        yield replace(finding("one_label", 0.98, (), same), advice=_is_one_on_purpose(exam, float(same["label"])))
+        yield replace(finding("one_label", (), same), advice=_is_one_on_purpose(exam, float(same["label"])))
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
 
 
@@ -160,19 +160,19 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     }
     if isinstance(error, (TypeError, KeyError, AttributeError)) or "unpack" in str(error):
         # The loss expects other outputs or targets; shapes are not the cause.
-        return finding("loss_failed", 0.99, (), evidence)
+        return finding("loss_failed", (), evidence)
     classes = logits.shape[1] if logits.dim() > 1 else 1
     is_index = targets.dtype in (torch.int64, torch.uint8)
     if targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
-        return finding("label_shape", 0.99, (), evidence)
+        return finding("label_shape", (), evidence)
     if logits.dim() > 2 and targets.shape == logits.shape[:-1] != (len(logits), *logits.shape[2:]):
         # torch's message may name a label that exceeds the length of a text.
         evidence["message"] = "the classes are on the last axis of the outputs; the loss expects them on the second"
-        return finding("label_shape", 0.99, (), evidence)
+        return finding("label_shape", (), evidence)
     if not is_index and targets.dim() == logits.dim() - 1:
-        return finding("label_type", 0.99, (), evidence)
+        return finding("label_type", (), evidence)
     kept = targets[targets != IGNORED]
     if is_index and kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= classes):
         evidence |= {"smallest": int(kept.min()), "largest": int(kept.max()), "classes": classes}
-        return finding("labels_out_of_range", 0.99, (), evidence)
-    return finding("loss_failed", 0.99, (), evidence)
+        return finding("labels_out_of_range", (), evidence)
+    return finding("loss_failed", (), evidence)

@@ -41,7 +41,7 @@ def check_place(exam: Examination) -> Steps:
     differs = len(set(moved)) >= max(2, WAYS * len(moved)) or len(moved) < ALL * seen
     if seen >= SEVERAL and len(moved) > MOVED * seen and differs:
         evidence: Evidence = {"moved": len(moved), "examples": seen, "ways": len(set(moved))}
-        yield finding("moved_targets", 0.8, (), evidence)
+        yield finding("moved_targets", (), evidence)
     return f"{len(moved)} of {seen} that correlate with their images lie elsewhere"
 
 

@@ -44,12 +44,12 @@ def check_direction(exam: Examination) -> Steps:
     rises, falls = bounds or (False, False)
     kind = "ascent" if is_maximized else "wrong_sign"
     if (rises and not falls) if is_maximized else (falls and not rises):
-        yield finding(kind, 0.985, (), {"loss": exam.passed.loss})
+        yield finding(kind, (), {"loss": exam.passed.loss})
     elif not (rises or falls) and exam.loss is not own_loss:
         against = _against_targets(exam, is_maximized) or _against_agreement(exam, is_maximized)
         if against is not None:
             how = "maximizes" if is_maximized else "minimizes"
-            yield finding("wrong_way", 0.78, (), {"loss": exam.passed.loss, **against[1]}, how=how, why=against[0])
+            yield finding("wrong_way", (), {"loss": exam.passed.loss, **against[1]}, how=how, why=against[0])
     if bounds is None:
         return "the loss was not computed for other outputs"
     words = f"{'un' * rises}bounded above and {'un' * falls}bounded below"

@@ -56,14 +56,14 @@ def check_examples(exam: Examination) -> Steps:
     if not change > limit:
         return independent
     if not torch.allclose(exam.evaluate(exam.inputs), exam.evaluate(exam.inputs), rtol=1e-4, atol=limit):
-        yield finding("kept_state", 0.2, (), {"outputs": size})
+        yield finding("kept_state", (), {"outputs": size})
         return "outputs of two passes over the same batch differ, so that examples cannot be compared"
     if moves and not _change_among_others(exam, count, kept, kept) > limit:
         if sum(len(tensor) == count for tensor in read) == 1 and not _is_random(exam):
             rows = list(range(count))
             other = with_rows(exam.inputs, count, rows[::-1])
             where, words = _place(spread_at(exam.model, exam.inputs, other, count, rows, rows[::-1]))
-            yield finding("place_in_batch", 0.9, where, {"change": change}, at=words)
+            yield finding("place_in_batch", where, {"change": change}, at=words)
         return independent
     yield from _mixed(exam, count, {"change": change, "outputs": size})
     return "they depend on each other, or axis 0 does not hold the examples"
@@ -120,7 +120,7 @@ def _mixed(exam: Examination, count: int, evidence: Evidence) -> Iterator[Findin
     is_norm = call is not None and KINDS.get(call.name) == "norm"
     is_norm = is_norm or (module is not None and kind_of(module) == "norm")
     where, words = _place(call)
-    found = finding("mixes_by_norms" if is_norm else "mixes_examples", 0.89, where, evidence, at=words)
+    found = finding("mixes_by_norms" if is_norm else "mixes_examples", where, evidence, at=words)
     yield replace(found, advice=call is not None and _is_meant(call))
 
 
@@ -184,7 +184,7 @@ def check_reshapes(exam: Examination) -> Steps:
             where = () if call.path == LOSS else (call.place,)
             evidence: Evidence = {"operation": call.name, "before": str(before), "after": str(after), "size": moved}
             line = f", {call.line}" if call.line else ""
-            yield finding("moved_axis", 0.88, where, evidence, place=(*where, "the loss")[0], line=line)
+            yield finding("moved_axis", where, evidence, place=(*where, "the loss")[0], line=line)
             break
     return f"{len(calls)} reshapes"
 

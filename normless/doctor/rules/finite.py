@@ -37,31 +37,31 @@ def check_finite(exam: Examination) -> Steps:
 
 def _finding(exam: Examination, broken: Broken | None, what: str, *, training: bool) -> Finding:
     """Report the cause of the first value that is not finite: the batch, the network's state, or a call."""
-    severity, mode = (0.995, "") if training else (0.96, _EVALUATION)
+    mode = "" if training else _EVALUATION
     if broken is None:
         # The value arises where calls are not recorded: in a compiled function, or in a sum of two gradients.
         words = {"operation": "what was not seen", "does": "do so", "value": "unknown", "reads": "finite values"}
-        return finding("first_not_finite", severity, (), {"what": what}, mode=mode, line="the loss", **words)
+        return finding("first_not_finite", (), {"what": what}, grade=training, mode=mode, line="the loss", **words)
     call = broken.call
     if call.kind in ("parameter", "buffer"):
-        return _of_state(exam.model, call.name, severity, mode)
+        return _of_state(exam.model, call.name, mode, training=training)
     if call.kind == "targets":
-        return finding("not_finite_targets", severity, (), count_not_finite(tensors(exam.targets)))
+        return finding("not_finite_targets", (), count_not_finite(tensors(exam.targets)), grade=training)
     if (ignored := _ignored(exam.targets, broken)) is not None:
         return ignored
     evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": broken.line}
     where = () if call.path == LOSS else (call.place,)
     words = {"mode": mode, "does": broken.does, "reads": broken.all_reads, "place": broken.place}
-    return finding("first_not_finite", severity, where, evidence, **words)
+    return finding("first_not_finite", where, evidence, grade=training, **words)
 
 
-def _of_state(model: nn.Module, name: str, severity: float, mode: str) -> Finding:
+def _of_state(model: nn.Module, name: str, mode: str, *, training: bool) -> Finding:
     """Report parameters or buffers that are not finite."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     bad = [key for key, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
     count = int((~state[name].detach().isfinite()).sum())
     where = [name, *(key for key in bad if key != name)]
-    return finding("not_finite_state", severity, where, {"values": count, "more": len(bad) - 1}, mode=mode)
+    return finding("not_finite_state", where, {"values": count, "more": len(bad) - 1}, grade=training, mode=mode)
 
 
 def count_not_finite(values: list[Tensor]) -> Mapping[str, int]:
@@ -81,5 +81,5 @@ def _ignored(targets: Any, broken: Broken) -> Finding | None:
     labels = [tensor for tensor in tensors(targets) if not tensor.is_floating_point() and tensor.numel()]
     for tensor in labels:
         if bool((tensor == tensor.flatten()[0]).all()):
-            return finding("ignored_labels", 0.995, (), {"labels": tensor.numel(), "index": int(tensor.flatten()[0])})
+            return finding("ignored_labels", (), {"labels": tensor.numel(), "index": int(tensor.flatten()[0])})
     return None

@@ -39,7 +39,7 @@ def check_information(exam: Examination) -> Steps:
     """Look for a layer of one unit that everything passes, and for outputs that ignore the order of a sequence."""
     narrow = _narrow(exam)
     if narrow is not None:
-        found = finding("one_unit", 0.6, (narrow.place,), {"outputs": prod(exam.passed.logits.shape[1:])})
+        found = finding("one_unit", (narrow.place,), {"outputs": prod(exam.passed.logits.shape[1:])})
         # An autoencoder of one dimension is a choice, if it can be fitted.
         yield replace(found, advice=any(fits(exam, trial) for trial in exam.trials))
     yield from _unordered(exam)
@@ -47,7 +47,7 @@ def check_information(exam: Examination) -> Steps:
     given = ((number, x) for number, x in enumerate(tensors(exam.inputs)) if x.dim() and x.is_floating_point())
     for (first, x), (second, y) in combinations(given, 2):
         if x.shape == y.shape and x.data_ptr() != y.data_ptr() and torch.equal(x, y):
-            found = finding("equal_inputs", 0.94, (), {"first": first, "second": second})
+            found = finding("equal_inputs", (), {"first": first, "second": second})
             yield replace(found, advice=not is_stuck and not exam.knows("cancelled_gradient"))
     for unread in unread_parts(exam):
         yield replace(unread, advice=not is_stuck)
@@ -97,7 +97,7 @@ def _unordered(exam: Examination) -> Iterator[Finding]:
     # Sets and bags of words have no order; targets that depend on it, or a batch that cannot be fitted, tell.
     may_miss = attends and not x.is_floating_point() and _is_slow(exam)
     is_wrong = pairs > 0 or exam.knows("not_fitted") or (may_miss and _is_helped_by_positions(exam))
-    yield replace(finding("unordered", 0.8 if pairs else 0.55, (), evidence), advice=not is_wrong)
+    yield replace(finding("unordered", (), evidence, grade=pairs > 0), advice=not is_wrong)
 
 
 def _is_helped_by_positions(exam: Examination) -> bool:
@@ -145,7 +145,7 @@ def check_time(exam: Examination) -> Steps:
             evidence: Evidence = {"ratio": max(ratio, 1 / ratio if ratio else inf), "input": number}
             kind = "exploding_through_time" if ratio > 1 else "vanishing_through_time"
             # Slow steps alone do not tell that the first elements matter: a batch may be learned from the last ones.
-            yield replace(finding(kind, 0.6, (), evidence), advice=not is_stuck)
+            yield replace(finding(kind, (), evidence), advice=not is_stuck)
     return f"first steps have {', '.join(f'{ratio:.2g}' for ratio in ratios.values())} times that of the last"
 
 

@@ -48,7 +48,7 @@ def check_invariance(exam: Examination) -> Steps:
                 evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
                 where = () if norm is None else (norm.place,)
                 at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
-                yield finding("invariant_outputs", 0.87, where, evidence, at=at)
+                yield finding("invariant_outputs", where, evidence, at=at)
                 return f"the outputs do not depend on the {kind} of an example"
             summary = "the targets depend on a level or scale of the inputs, and so do the outputs"
     return summary
@@ -106,7 +106,7 @@ def _narrow_norms(exam: Examination) -> Iterator[Finding]:
     """Report a norm over two values, which leaves one bit of them."""
     for event in exam.passed.events:
         if event.kind == "norm" and event.name not in ("batch_norm", "rms_norm") and event.normalized == 2:
-            yield finding("norm_of_two", 0.86, (event.place,), {"norm": event.name, "shape": str(event.shape)})
+            yield finding("norm_of_two", (event.place,), {"norm": event.name, "shape": str(event.shape)})
             return
 
 
@@ -126,7 +126,7 @@ def _fixed_outputs(exam: Examination) -> Iterator[Finding]:
     if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * exam.guessing > 0:
         width, guessing = outputs.shape[1], exam.guessing
         evidence: Evidence = {"lowest_loss": floor, "guessing": guessing, "outputs": width, "norm": norm.name}
-        yield finding("normalized_outputs", 0.92, (norm.place,), evidence)
+        yield finding("normalized_outputs", (norm.place,), evidence)
 
 
 def _lowest_fixed(exam: Examination, *, trained: bool, size: float) -> float:

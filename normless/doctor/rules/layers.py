@@ -62,11 +62,11 @@ def check_layers(exam: Examination) -> Steps:
     ]
     limit = max([FACTOR / 10, *(SOME * sqrt(size) for size in targets)])
     if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > limit):
-        yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
+        yield finding("exploding_weights", (first.place, (wrong or last).place), evidence)
         return summary
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
         evidence |= {"first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
-        yield finding("vanishing_signal", 0.91, (first.place, last.place), evidence)
+        yield finding("vanishing_signal", (first.place, last.place), evidence)
     else:
         yield from _missing_skips(exam, layers)
     yield from _alike(layers)
@@ -80,9 +80,7 @@ def _missing_skips(exam: Examination, layers: list[Event]) -> list[Finding]:
         return []
     norms = [size for event in layers if (size := _gradient_norm(event))]
     ratio = max(norms) / min(norms) if norms else nan
-    return [
-        finding("missing_skip", 0.7, (layers[0].place, layers[-1].place), {"layers": len(layers), "ratio": ratio})
-    ]
+    return [finding("missing_skip", (layers[0].place, layers[-1].place), {"layers": len(layers), "ratio": ratio})]
 
 
 def _alike(layers: list[Event]) -> list[Finding]:
@@ -91,7 +89,7 @@ def _alike(layers: list[Event]) -> list[Finding]:
     if len(known) < SOME or 1 - known[-1].correlation >= LEFT * (1 - known[0].correlation):
         return []
     evidence = {"correlation_before": known[0].correlation, "correlation_after": known[-1].correlation}
-    return [finding("alike_examples", 0.72, [known[-1].place], evidence | {"layers": len(known)})]
+    return [finding("alike_examples", [known[-1].place], evidence | {"layers": len(known)})]
 
 
 @check("gradient of the layers")
@@ -105,9 +103,9 @@ def check_layer_gradients(exam: Examination) -> Steps:
     evidence = {"layers": len(layers), "first": norms[0], "last": norms[-1]}
     if not exam.depth and all(map(isfinite, norms)):
         if norms[0] * FACTOR < max(norms):
-            yield finding("vanishing_layer_gradient", 0.88, where, evidence | {"ratio": max(norms) / norms[0]})
+            yield finding("vanishing_layer_gradient", where, evidence | {"ratio": max(norms) / norms[0]})
         elif norms[0] > FACTOR * norms[-1]:
-            yield finding("exploding_layer_gradient", 0.86, where, evidence | {"ratio": norms[0] / norms[-1]})
+            yield finding("exploding_layer_gradient", where, evidence | {"ratio": norms[0] / norms[-1]})
     return f"‖∂L/∂y‖ from {norms[0]:.3g} at {where[0]} to {norms[-1]:.3g} at {where[1]}"
 
 
@@ -115,16 +113,16 @@ def check_layer_gradients(exam: Examination) -> Steps:
 def check_units(exam: Examination) -> Steps:
     """Look for units that are always off, activations that are flat, and attention on single positions."""
     if zeros := stuck_zeros(exam):
-        yield finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)})
+        yield finding("zero_weights", tuple(zeros), {"parameters": len(zeros)})
     inner = [event for event in exam.passed.events if event.output is not exam.passed.logits]
     rectified = [(event, event.off) for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]
-    for kind, severity, limit, shares in (
-        ("dead_units", 0.91, DEAD, rectified),
-        ("saturated_units", 0.87, FLAT, [(event, event.saturated) for event in inner]),
-        ("saturated_attention", 0.87, CERTAIN, [(event, event.peaked) for event in inner]),
+    for kind, limit, shares in (
+        ("dead_units", DEAD, rectified),
+        ("saturated_units", FLAT, [(event, event.saturated) for event in inner]),
+        ("saturated_attention", CERTAIN, [(event, event.peaked) for event in inner]),
     ):
         if over := [(event, share) for event, share in shares if share >= limit]:
-            yield finding(kind, severity, (_source(exam, over[0][0]),), {"share": max(share for _, share in over)})
+            yield finding(kind, (_source(exam, over[0][0]),), {"share": max(share for _, share in over)})
     most = max((share for _, share in rectified), default=0.0)
     return f"at most {most:.0%} of the units of an activation are off"
 
@@ -167,7 +165,7 @@ def check_nonlinearity(exam: Examination) -> Steps:
             size, rest = _beyond_linear(exam, opened.double(), first.double(), second.double())
             is_linear = rest <= 1e-11 * size
     if is_linear:
-        yield finding("no_nonlinearity", 0.9, (), {"layers": layers})
+        yield finding("no_nonlinearity", (), {"layers": layers})
     return f"f(x + x') - f(x) - f(x') + f(0) is up to {rest:.3g}"
 
 
@@ -185,7 +183,7 @@ def check_first_layer(exam: Examination) -> Steps:
     if event is None:
         raise NotAsked("there is no embedding of tokens")
     if event.spread_in < BETWEEN:
-        yield finding("dominating_positions", 0.85, (event.place,), {"share": event.spread_in})
+        yield finding("dominating_positions", (event.place,), {"share": event.spread_in})
     return f"{event.spread_in:.2%} of its variance is between examples at the same position"
 
 

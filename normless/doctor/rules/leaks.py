@@ -130,12 +130,12 @@ class _Seen:
         if shift > 0:
             yield self._future(places, {**evidence, "shift": shift})
         elif self.shifted.column is not None:
-            yield finding("target_channel", 0.96, (), {**evidence, "column": self.shifted.column})
+            yield finding("target_channel", (), {**evidence, "column": self.shifted.column})
         elif is_causal or (shift < 0 and is_token):
             kind = "unshifted_targets" if shift == 0 else "backward_shift"
-            yield finding(kind, 0.96, (), {**evidence, "shift": shift})
+            yield finding(kind, (), {**evidence, "shift": shift})
         elif shift == 0 and self._is_given(change, self._of(places)):
-            yield finding("visible_targets", 0.9, (), evidence)
+            yield finding("visible_targets", (), evidence)
         elif shift == 0:
             yield from _bypassed(self.exam)
 
@@ -191,14 +191,14 @@ class _Seen:
         where = () if call is None else (call.place,)
         line = "" if call is None else f" ({call.name} at {call.place}{f', {call.line}' if call.line else ''})"
         words = "one position ahead, as with a mask that is off by one" if is_next else "later positions"
-        return finding("sees_future", 0.97, where, {**evidence, "ahead": words}, at=line)
+        return finding("sees_future", where, {**evidence, "ahead": words}, at=line)
 
     def _too_far(self, places: Tensor) -> Iterator[Finding]:
         """Report tokens that are predicted two positions ahead by a causal network."""
         places = places[self.shifted.position(places) + self.shifted.shift > 0]
         largest = self._largest(self._change(places, before=1), places)
         if largest <= self.limit:
-            yield finding("shifted_twice", 0.8, (), {"change": largest, "shift": self.shifted.shift})
+            yield finding("shifted_twice", (), {"change": largest, "shift": self.shifted.shift})
 
     def _is_given(self, change: Tensor, own: Tensor) -> bool:
         """Whether targets are given as an input beside others, or at positions that a mask should hide."""
@@ -228,7 +228,7 @@ def _bypassed(exam: Examination) -> Iterator[Finding]:
     if any(call.kind == "inputs" for call in around):
         code = min(narrow, key=lambda call: prod(call.shape))
         evidence: Evidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
-        yield finding("bypassed_bottleneck", 0.8, (code.place,), evidence)
+        yield finding("bypassed_bottleneck", (code.place,), evidence)
 
 
 def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[Finding]:
@@ -251,7 +251,7 @@ def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[F
     values = values.double()
     is_scaled = bool((values.mean(0).abs() < SCALED).all()) and bool(((values.std(0) - 1).abs() < SCALED).all())
     is_example = targets.is_floating_point() and column.relation == "proportional" and not is_scaled
-    yield replace(finding("target_column", 0.96, (), evidence), advice=is_example)
+    yield replace(finding("target_column", (), evidence), advice=is_example)
 
 
 def _is_margin(change: Tensor, targets: Tensor, limit: float) -> bool:

@@ -50,7 +50,7 @@ def _of_logits(made: LossCall) -> Iterator[Finding]:
     source = None if given is None else given.origin()
     if source is not None and source.path == LOSS and source.name in _ACTIVATIONS:
         evidence: Evidence = {"function": made.call.name, "line": str(source.line or "the loss")}
-        yield finding("activated_twice", 0.97, (), evidence, activation=source.name)
+        yield finding("activated_twice", (), evidence, activation=source.name)
 
 
 def _nothing(exam: Examination, made: LossCall) -> Iterator[Finding]:
@@ -66,15 +66,13 @@ def _of_interval(exam: Examination, made: LossCall) -> Iterator[Finding]:
     evidence: dict[str, Any] = {"smallest": float(target.min()), "largest": float(target.max()), "function": name}
     if evidence["smallest"] < low or evidence["largest"] > high:
         takes = "probabilities between 0 and 1" if high == 1 else "counts from 0 on"
-        yield finding("targets_out_of_range", 0.97, (), evidence, takes=takes)
+        yield finding("targets_out_of_range", (), evidence, takes=takes)
     given = made.values["input"]
     if name == "binary_cross_entropy" and _is_distribution(given, -1) and target.shape == given.shape:
         sums = target.double().sum(-1)
         if bool(((sums - 1).abs() > CLOSE).any()):
             least, most = float(sums.min()), float(sums.max())
-            yield finding(
-                "competing_outputs", 0.95, (), {"smallest_sum": least, "largest_sum": most, "function": name}
-            )
+            yield finding("competing_outputs", (), {"smallest_sum": least, "largest_sum": most, "function": name})
 
 
 def _of_signs(exam: Examination, made: LossCall) -> Iterator[Finding]:
@@ -83,21 +81,21 @@ def _of_signs(exam: Examination, made: LossCall) -> Iterator[Finding]:
     if target.numel() and not bool((target.abs() == 1).all()):
         ends = {"smallest": float(target.min()), "largest": float(target.max())}
         evidence: Evidence = {**ends, "function": made.call.name}
-        yield finding("targets_out_of_range", 0.97, (), evidence, takes="the signs -1 and 1")
+        yield finding("targets_out_of_range", (), evidence, takes="the signs -1 and 1")
 
 
 def _of_kl_div(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for probabilities in place of log-probabilities, on both sides of a divergence, and exchanged sides."""
     given, target, is_log = made.values["input"], made.values["target"], made.values["log_target"]
     if target.requires_grad and not given.requires_grad:
-        yield finding("exchanged_arguments", 0.96, (), {"function": "kl_div"})
+        yield finding("exchanged_arguments", (), {"function": "kl_div"})
     axis = -1 if given.dim() == 1 else next((dim for dim in (1, -1) if _is_distribution(given, dim)), 1)
     yield from _not_logarithms(given, axis, "kl_div")
     if target.shape == given.shape and _is_distribution(target.exp(), axis) and not is_log:
         # Their logarithms are NaN.
-        yield finding("targets_of_divergence", 0.999, (), {"got": "log-probabilities", "takes": "probabilities"})
+        yield finding("targets_of_divergence", (), {"got": "log-probabilities", "takes": "probabilities"})
     if target.shape == given.shape and _is_distribution(target, axis) and is_log:
-        yield finding("targets_of_divergence", 0.96, (), {"got": "probabilities", "takes": "log-probabilities"})
+        yield finding("targets_of_divergence", (), {"got": "probabilities", "takes": "log-probabilities"}, grade=0)
 
 
 def _of_nll(exam: Examination, made: LossCall) -> Iterator[Finding]:
@@ -108,7 +106,7 @@ def _of_nll(exam: Examination, made: LossCall) -> Iterator[Finding]:
     others = [dim for dim in range(given.dim()) if dim != axis and given.shape[dim] > 1]
     wrong = next((dim for dim in others if _is_distribution(given.exp(), dim)), None)
     if wrong is not None and not _is_distribution(given.exp(), axis):
-        yield finding("normalized_over_wrong_axis", 0.96, (), {"axis": wrong, "classes_axis": axis})
+        yield finding("normalized_over_wrong_axis", (), {"axis": wrong, "classes_axis": axis})
     yield from _of_classes(exam, made)
 
 
@@ -123,9 +121,7 @@ def _not_logarithms(given: Tensor, axis: int, function: str) -> Iterator[Finding
         return
     is_normalized = any(_is_distribution(given, dim) for dim in range(given.dim()))
     got = "probabilities" if is_normalized else "logits, which are not normalized"
-    yield finding(
-        "not_logarithms", 0.975, (), {"largest": float(given.detach().max()), "function": function}, got=got
-    )
+    yield finding("not_logarithms", (), {"largest": float(given.detach().max()), "function": function}, got=got)
 
 
 def _is_distribution(values: Tensor, axis: int) -> bool:
@@ -141,18 +137,18 @@ def _of_cross_entropy(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for a single class, targets that are not distributions, a wrong axis, and classes without weight."""
     given, target = made.values["input"], made.values["target"]
     if given.shape[1:2] == (1,) and given.dim() > 1:
-        yield finding("one_class", 0.985, (), {"outputs": str(tuple(given.shape))})
+        yield finding("one_class", (), {"outputs": str(tuple(given.shape))})
     if target.is_floating_point() and target.shape == given.shape and target.numel():
         axis = min(1, given.dim() - 1)
         sums = target.detach().double().sum(axis)
         least, negative = float(target.min()), bool((target < 0).any())
         if negative or bool((((sums - 1).abs() > CLOSE) & (sums != 0)).any()):
             evidence = {"smallest": least, "smallest_sum": float(sums.min()), "largest_sum": float(sums.max())}
-            yield finding("not_distributions", 0.95 if negative else 0.9, (), evidence)
+            yield finding("not_distributions", (), evidence, grade=negative)
         return
     source = made.call.reads[0][0]
     if source is not None and source.name == "linear" and given.dim() > 2 and given.shape[1] == given.shape[-1]:
-        yield finding("classes_on_last_axis", 0.95, (source.place,), {"outputs": str(tuple(given.shape))})
+        yield finding("classes_on_last_axis", (source.place,), {"outputs": str(tuple(given.shape))})
     yield from _of_classes(exam, made)
 
 
@@ -172,7 +168,7 @@ def _of_classes(exam: Examination, made: LossCall) -> Iterator[Finding]:
             how = f"ignore_index={label}" if label == ignored else "its weight of 0"
             evidence: Evidence = {"class": label, "share": share, "classes": classes}
             # In images the class of the background may be left out on purpose.
-            found = finding("ignored_class", 0.9, (), evidence, how=how)
+            found = finding("ignored_class", (), evidence, how=how)
             yield replace(found, advice=any(t.dim() > 2 for t in tensors(exam.targets)))
             return
     counts = torch.bincount(target.flatten()[target.flatten() >= 0], minlength=classes)[:classes].double()
@@ -188,7 +184,7 @@ def _reversed(counts: Tensor, weight: Tensor) -> Iterator[Finding]:
     if all(later >= before for before, later in pairwise(ranked.tolist())):
         frequent, rare = int(counts.argmax()), int(counts.argmin())
         evidence = {"frequent": frequent, "weight_of_frequent": float(weight[frequent]), "rare": rare}
-        yield finding("reversed_weights", 0.85, (), evidence | {"weight_of_rare": float(weight[rare])})
+        yield finding("reversed_weights", (), evidence | {"weight_of_rare": float(weight[rare])})
 
 
 def _is_padding(exam: Examination, classes: int, label: int) -> bool:
@@ -212,7 +208,7 @@ def _of_margins(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for a matrix of zeros and ones in place of class indices that are padded with -1."""
     target = made.values["target"]
     if target.dim() == 2 and target.shape[1] > 2 and bool(((target == 0) | (target == 1)).all()):
-        yield finding("multi_hot_targets", 0.96, (), {"classes": target.shape[1]})
+        yield finding("multi_hot_targets", (), {"classes": target.shape[1]})
 
 
 def _of_mask(exam: Examination, made: LossCall) -> Iterator[Finding]:
@@ -228,7 +224,7 @@ def _of_mask(exam: Examination, made: LossCall) -> Iterator[Finding]:
     call = next(means, None)
     if share <= SPARSE and not is_one_hot and call is not None:
         line = str(call.line) if call.line else "the loss"
-        yield finding("masked_mean", 0.82, (), {"share": share, "positions": mask.numel(), "line": line})
+        yield finding("masked_mean", (), {"share": share, "positions": mask.numel(), "line": line})
 
 
 _JUDGES = {

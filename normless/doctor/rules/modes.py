@@ -37,24 +37,24 @@ def check_modes(exam: Examination) -> Steps:
     tracked = {name: norm for name, norm in norms.items() if norm.num_batches_tracked is not None}
     left = [name for name, norm in tracked.items() if not norm.training and not int(norm.num_batches_tracked)]  # type: ignore[arg-type]
     if left:
-        yield finding("evaluation_mode", 0.9, left, {"norms": len(left)})
+        yield finding("evaluation_mode", left, {"norms": len(left)})
     still = [name for name, module in exam.model.named_modules() if _is_still(module)]
     if still:
-        yield finding("initial_frozen_norms", 0.8, still, {"norms": len(still)})
+        yield finding("initial_frozen_norms", still, {"norms": len(still)})
     dropped = [event for event in exam.passed.events if event.rate >= DROPPED]
     if dropped:
         rate = max(event.rate for event in dropped)
-        yield finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate})
+        yield finding("heavy_dropout", (dropped[0].place,), {"rate": rate})
     summary = f"{sum(module.training for module in exam.model.modules())} modules in training"
     if exam.evaluated.numel() and exam.dropped:
-        yield finding("dropout_in_evaluation", 0.82, list(exam.dropped), {"rate": max(exam.dropped.values())})
+        yield finding("dropout_in_evaluation", list(exam.dropped), {"rate": max(exam.dropped.values())})
     lagging = {name: norm for name, norm in tracked.items() if _lags(norm)}
     if lagging and exam.evaluated_loss is not None and _is_far_above(exam, exam.evaluated_loss):
         slowest = min(lagging.values(), key=_left_of_initial)
         evidence: dict[str, float | int | str] = {"norms": len(lagging), "batches": _batches(slowest)}
         evidence |= {"momentum": slowest.momentum or 0.0, "share": _left_of_initial(slowest)}
         evidence |= {"training": exam.passed.loss, "evaluation": exam.evaluated_loss}
-        yield finding("lagging_statistics", 0.84, list(lagging), evidence)
+        yield finding("lagging_statistics", list(lagging), evidence)
         return summary
     moved = [norm for norm in tracked.values() if _has_moved(norm)]
     if left or not isfinite(exam.passed.loss):
@@ -65,14 +65,14 @@ def check_modes(exam: Examination) -> Steps:
         share = apart / size if size else inf
         summary += f"; outputs differ from those in evaluation by {share:.2f} of their deviation"
         if apart > APART * size:
-            yield finding("modes_differ", 0.83, (), {"difference": share, "norms": len(moved)})
+            yield finding("modes_differ", (), {"difference": share, "norms": len(moved)})
             return summary
     has_fresh_statistics = any(hasattr(module, "running_mean") for module in exam.model.modules()) and not moved
     if exam.evaluated_loss is not None and not has_fresh_statistics:
         summary += f"; the loss is {exam.passed.loss:.3g}, in evaluation {exam.evaluated_loss:.3g}"
         if _is_far_above(exam, exam.evaluated_loss):
             evidence = {"training": exam.passed.loss, "evaluation": exam.evaluated_loss, "norms": len(moved)}
-            yield finding("loss_in_evaluation", 0.83, (), evidence)
+            yield finding("loss_in_evaluation", (), evidence)
     return summary
 
 
@@ -103,7 +103,7 @@ def check_frozen_norms(exam: Examination) -> Steps:
     moving = [name for name, norm in stored.items() if is_frozen(norm) and norm.training]
     moving = [name for name in moving if f"{name}.running_mean".lstrip(".") in exam.passed.moved]
     if moving and exam.model.training and any(parameter.requires_grad for parameter in exam.model.parameters()):
-        found = finding("moving_frozen_norms", 0.6, moving, {"norms": len(moving)})
+        found = finding("moving_frozen_norms", moving, {"norms": len(moving)})
         # The weights of a copy follow those of the network that is trained, and its statistics with them.
         yield replace(found, advice=all(_is_of_a_copy(name, stored) for name in moving))
     return f"{len(stored)} norms with running statistics, {len(moving)} of them frozen but changing"
@@ -159,10 +159,10 @@ def check_norms(exam: Examination) -> Steps:
         raise NotAsked("no norm ran")
     single = [event.place for event in events if event.normalized == 1]
     if single:
-        yield finding("single_element_norm", 0.95, single[:1], {"norms": len(single)})
+        yield finding("single_element_norm", single[:1], {"norms": len(single)})
     zero = list(dict.fromkeys(event.place for event in events if _is_closed(event.parameters)))
     if zero:
-        yield finding("zero_gamma", 0.95, zero, {"norms": len(zero)})
+        yield finding("zero_gamma", zero, {"norms": len(zero)})
     momenta = {
         name: float(module.momentum)
         for name, module in exam.model.named_modules()
@@ -172,11 +172,11 @@ def check_norms(exam: Examination) -> Steps:
     slow = {name: momentum for name, momentum in momenta.items() if momentum < SLOW}
     if slow:
         evidence = {"norms": len(slow), "momentum": max(slow.values())}
-        yield finding("frozen_statistics", 0.82, list(slow), evidence)
+        yield finding("frozen_statistics", list(slow), evidence)
     last = {name: momentum for name, momentum in momenta.items() if LAST <= momentum < 1}
     if last:
         evidence = {"norms": len(last), "momentum": min(last.values())}
-        yield finding("last_batch_statistics", 0.75, list(last), evidence)
+        yield finding("last_batch_statistics", list(last), evidence)
     return f"{len(events)} norms ran"
 
 
@@ -205,8 +205,8 @@ def check_statistics(exam: Examination) -> Steps:
             "values_in_smallest": few[smallest][1],
             "smallest": smallest,
         }
-        severity, words = 0.85 if examples == 1 else 0.7 - 0.05 * examples, "examples" if examples > 1 else "example"
-        yield finding("small_batch", severity, list(few), evidence, example_or_examples=words)
+        words = "examples" if examples > 1 else "example"
+        yield finding("small_batch", list(few), evidence, grade=1 / max(examples, 1), example_or_examples=words)
     return f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
 
 
@@ -217,7 +217,7 @@ def check_state(exam: Examination) -> Steps:
     size = float(exam.evaluated.abs().max()) if kept and exam.evaluated.numel() else 0.0
     again = exam.evaluate(exam.inputs) if kept else None
     if again is not None and not torch.allclose(exam.evaluated, again, rtol=1e-4, atol=1e-4 * size):
-        yield finding("undetached_state", 0.99, kept, {"tensors": len(kept)})
+        yield finding("undetached_state", kept, {"tensors": len(kept)})
         return "the next pass reads the history of this one"
     return f"{len(kept)} tensors with a history are kept"
 

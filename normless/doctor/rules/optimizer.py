@@ -18,8 +18,7 @@ from normless.optim.uses import follows_guidelines
 from normless.residual import ResidualMap
 
 # Severity of a decay that `param_groups` would not make, by group.
-_SEVERITY = {"scalars": 0.45, "gamma_down": 0.4, "gamma_stem": 0.35, "layer_scale": 0.3, "gains": 0.25}
-_MILD = 0.15
+_HARM = {"scalars": 1.0, "gamma_down": 0.8, "gamma_stem": 0.7, "layer_scale": 0.5, "gains": 0.3}
 # The largest α of Derf that was measured to keep most of the loss under Muon.
 _ALPHA = 0.3
 _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": "multipliers and scalar biases"}
@@ -47,7 +46,7 @@ def check_optimizer(exam: Examination) -> Steps:
     times = Counter(map(id, held(exam.optimizer)))
     twice = [name for name, parameter in parameters.items() if times[id(parameter)] > 1]
     if twice:
-        yield finding("repeated_parameters", 0.85, twice, {"parameters": len(twice)})
+        yield finding("repeated_parameters", twice, {"parameters": len(twice)})
     missing = {name: role for name, role in roles.items() if id(parameters[name]) not in decays}
     if missing:
         yield from _missing(exam, missing, is_all=len(missing) == len(roles))
@@ -69,13 +68,13 @@ def _decayed(
             against.setdefault(role, []).append(name)
     if not against:
         return
-    worst = max(against, key=lambda role: _SEVERITY.get(role, _MILD))
+    worst = max(against, key=lambda role: _HARM.get(role, 0.0))
     groups = ", ".join(
         f"{_WORDS.get(role, role.replace('_', ' '))} ({len(names)})" for role, names in against.items()
     )
     where = [name for names in against.values() for name in names]
     evidence = {"weight_decay": float(max(decays.values()))} | {role: len(names) for role, names in against.items()}
-    yield finding("decayed", _SEVERITY.get(worst, _MILD), where, evidence, worst=worst, groups=groups, why=why)
+    yield finding("decayed", where, evidence, grade=_HARM.get(worst, 0.0), worst=worst, groups=groups, why=why)
 
 
 def _missing(exam: Examination, missing: Mapping[str, str], *, is_all: bool) -> Iterator[Finding]:
@@ -85,7 +84,7 @@ def _missing(exam: Examination, missing: Mapping[str, str], *, is_all: bool) -> 
     # Other tensors of the same shapes: the network's parameters were replaced after the optimizer was made.
     strange = Counter(tuple(parameter.shape) for parameter in held(exam.optimizer) if id(parameter) not in own)
     if not Counter(tuple(parameters[name].shape) for name in missing) - strange:
-        yield finding("stale_optimizer", 0.98, list(missing), {"parameters": len(missing)})
+        yield finding("stale_optimizer", list(missing), {"parameters": len(missing)})
         return
     # Sharded networks have no recorded pass.
     gradients = exam.passed.gradients if "passed" in vars(exam) else {}
@@ -97,7 +96,7 @@ def _missing(exam: Examination, missing: Mapping[str, str], *, is_all: bool) -> 
     scalars = [missing[name] for name in names].count("scalars")
     including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
     counts = {"parameters": len(names), "scalars": scalars}
-    found = finding("untrained_parameters", 0.97 if is_all else 0.9, names, counts, including=including)
+    found = finding("untrained_parameters", names, counts, grade=is_all, including=including)
     # γ, β and biases may keep their initial values; a multiplier, a vector of features and a matrix may not.
     is_affine = all(name.rpartition(".")[2] in ("weight", "bias") and parameters[name].dim() < 2 for name in names)
     yield replace(found, advice=is_affine and not scalars)
@@ -117,7 +116,7 @@ def _zero_rates(exam: Examination) -> Iterator[Finding]:
         words = "all groups" if is_whole else f"group {', '.join(str(group.number) for group in chosen)}"
         initial = max(float(group.settings.get("initial_lr", 0.0)) for group in chosen)
         evidence = {"rate": 0.0, "parameters": len(where), "initial": initial}
-        yield finding(kind, 0.98 if is_whole else 0.9, where, evidence, groups=words)
+        yield finding(kind, where, evidence, grade=is_whole, groups=words)
 
 
 def _derf_under_muon(exam: Examination) -> Iterator[Finding]:
@@ -130,4 +129,4 @@ def _derf_under_muon(exam: Examination) -> Iterator[Finding]:
     # The factor allows for the rounding of float32.
     steep = {name: alpha for name, alpha in alphas.items() if alpha > 1.001 * _ALPHA}
     if steep and isinstance(exam.optimizer, (Muon, *OF_MATRICES)):
-        yield finding("derf_under_muon", 0.3, list(steep), {"modules": len(steep), "alpha": max(steep.values())})
+        yield finding("derf_under_muon", list(steep), {"modules": len(steep), "alpha": max(steep.values())})

@@ -37,7 +37,7 @@ def check_last_activation(exam: Examination) -> Steps:
     if squashed := _squashed(exam):
         call, reader = squashed
         kind = "softmax_before_loss" if KINDS[call.name] == "softmax" else "activation_after_classifier"
-        yield finding(kind, 0.93, (call.place,), {"activation": call.name, "read_by": reader})
+        yield finding(kind, (call.place,), {"activation": call.name, "read_by": reader})
         return f"{call.name}, and the loss takes logits"
     made = exam.passed.flow.of(exam.passed.logits)
     last = None if made is None else made.origin()
@@ -58,7 +58,7 @@ def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
     outputs, targets = exam.passed.logits, exam.targets
     if within.low == within.high:
         evidence = {"activation": within.source.name, "value": within.low}
-        yield finding("softmax_over_one", 0.95, (within.source.place,), evidence)
+        yield finding("softmax_over_one", (within.source.place,), evidence)
         return
     floor = lowest_within(exam.loss_at, outputs, within.low, within.high)
     sizes = [float(t.detach().abs().max()) for t in tensors(targets) if t.is_floating_point() and t.numel()]
@@ -76,10 +76,10 @@ def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
     where = (within.source.place,)
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:
         evidence |= {"smallest_target": float(targets.min()), "largest_target": float(targets.max())}
-        yield finding("unreachable_targets", 0.93, where, evidence)
+        yield finding("unreachable_targets", where, evidence)
         return
     is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize", "sum")
-    yield finding("cosine_logits" if is_cosine else "bounded_logits", 0.93, where, evidence)
+    yield finding("cosine_logits" if is_cosine else "bounded_logits", where, evidence)
 
 
 def _squashed(exam: Examination) -> Squashed | None:
@@ -157,5 +157,5 @@ def check_dependence(exam: Examination) -> Steps:
         return f"{summary}: weights that start at zero keep the inputs from them"
     place = next((event.place for event in layers if min(event.spread, event.spread_in) <= SAME), "forward")
     evidence = {"largest_output": size, "largest_difference": apart}
-    yield finding("input_independent_outputs", 0.9, (place,), evidence, place=place)
+    yield finding("input_independent_outputs", (place,), evidence, place=place)
     return summary

@@ -178,7 +178,7 @@ def _finding(exam: Examination, value: _Value, read: Call | None, what: str, tar
         "outputs": str(tuple(exam.passed.logits.shape)),
         "line": line or "the loss",
     }
-    found = finding(kind, 0.965, (), evidence, what=what, at=f", at {line}" if line else "")
+    found = finding(kind, (), evidence, what=what, at=f", at {line}" if line else "")
     return replace(found, advice=any(call.is_trained and _compares_all(call) for call in in_loss))
 
 

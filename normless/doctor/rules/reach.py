@@ -29,7 +29,7 @@ def check_reach(exam: Examination) -> Steps:
     """Look for parameters that no gradient reaches, and name the first place that cuts them off."""
     trainable = {name: parameter for name, parameter in exam.model.named_parameters() if parameter.requires_grad}
     if not trainable:
-        yield finding("frozen", 0.97, (), {"parameters": sum(1 for _ in exam.model.parameters())})
+        yield finding("frozen", (), {"parameters": sum(1 for _ in exam.model.parameters())})
         return "nothing is trainable"
     own = {*map(id, exam.model.parameters())}
     # Parameters that the optimizer does not hold are not to be trained, as those of a generator in a critic's step.
@@ -41,7 +41,7 @@ def check_reach(exam: Examination) -> Steps:
     found = found or _chosen(exam, without)
     if not found and without and all(norm is None for norm in exam.passed.gradients.values()):
         # No operation was seen to cut the gradient: the output itself has none.
-        found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
+        found = [finding("detached", (), {"parameters": len(trainable)}, place="the network's output")]
     found = found or (_unused(exam, without) if without else []) or _detached_steps(exam)
     yield from found[:1]
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
@@ -59,7 +59,7 @@ def _unregistered(exam: Examination, own: set[int]) -> list[Finding]:
         return []
     count = len({id(parameter) for _, parameter in foreign})
     kind = "unregistered_modules" if _is_kept(exam.model, foreign[0][1]) else "created_in_forward"
-    return [finding(kind, 0.97, (), {"parameters": count}, place=foreign[0][0].place)]
+    return [finding(kind, (), {"parameters": count}, place=foreign[0][0].place)]
 
 
 def _is_kept(model: nn.Module, parameter: Tensor) -> bool:
@@ -83,7 +83,7 @@ def _head(exam: Examination) -> list[Finding]:
         return []
     frozen = sum(parameter.numel() for parameter in exam.model.parameters() if not parameter.requires_grad)
     share = frozen / sum(parameter.numel() for parameter in exam.model.parameters())
-    found = finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})
+    found = finding("frozen_head", (layers[-1].place,), {"share_frozen": share})
     # Several frozen layers that the optimizer does not hold are another network, as the critic of a generator.
     known = {*map(id, held(exam.optimizer))}
     is_other = not trains[-2] and bool(known) and known.isdisjoint(map(id, layers[-1].parameters))
@@ -105,9 +105,9 @@ def _cut(exam: Examination, own: set[int]) -> list[Finding]:
         trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
         is_reached = any(id(parameter) in reached for parameter in event.parameters)
         if trains and not event.recording and not is_reached:
-            return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
+            return [finding("no_grad", (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
-            return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
+            return [finding("detached", (event.place,), {"after": trained.place}, place=event.place)]
         # The gradient of the output is not asked for: an in-place operation may hide it.
         if trains and not is_reached:
             trained = event
@@ -127,7 +127,7 @@ def _read_detached(exam: Examination, without: list[str]) -> list[Finding]:
         return []
     call, where = reads[0][0], (*dict.fromkeys(name for _, name in reads),)
     evidence: Evidence = {"parameters": len(where), "operation": call.name}
-    return [finding("detached_weights", 0.93, where, evidence, place=call.place, line=call.line)]
+    return [finding("detached_weights", where, evidence, place=call.place, line=call.line)]
 
 
 def _chosen(exam: Examination, without: list[str]) -> list[Finding]:
@@ -143,8 +143,8 @@ def _chosen(exam: Examination, without: list[str]) -> list[Finding]:
         if names:
             place = "the loss" if call.path == LOSS else call.place
             evidence: Evidence = {"parameters": len(names), "operation": name.strip("_")}
-            kind, severity = ("detached_result", 0.97) if name == "detach" else ("cut_by_choice", 0.95)
-            return [finding(kind, severity, names, evidence, place=place, line=call.line or place)]
+            kind = "detached_result" if name == "detach" else "cut_by_choice"
+            return [finding(kind, names, evidence, place=place, line=call.line or place)]
     return []
 
 
@@ -166,7 +166,7 @@ def _unused(exam: Examination, without: list[str]) -> list[Finding]:
         return []
     # The loss may leave out a result that the network returns.
     returned = filter(None, map(exam.passed.flow.of, tensors(exam.passed.output)))
-    found = finding("unused_result", 0.85, tuple(places), {"parameters": len(without)})
+    found = finding("unused_result", tuple(places), {"parameters": len(without)})
     return [replace(found, advice={*without} <= _behind(*returned))]
 
 
@@ -195,4 +195,4 @@ def _detached_steps(exam: Examination) -> list[Finding]:
         for call in calls
         if call.name == "detach" and call.line is not None and (call.line.file, call.line.number) == (file, number)
     )
-    return [finding("detached_steps", 0.72, (found[0],), {"steps": steps[longest_at]}, line=str(found[1]))]
+    return [finding("detached_steps", (found[0],), {"steps": steps[longest_at]}, line=str(found[1]))]

@@ -40,19 +40,19 @@ def check_stops(exam: Examination) -> Steps:
     known = {name for found in exam.found for name in _EXPLAINED.get(found.kind, ())}
     stops = [(call, names) for call, names in stops if call.name not in known]
     if not stops and not known and len(zeros) == len(norms):
-        yield finding("cancelled_gradient", 0.93, (), {"parameters": len(norms), "loss": exam.passed.loss})
+        yield finding("cancelled_gradient", (), {"parameters": len(norms), "loss": exam.passed.loss})
     if not stops:
         return f"{len(zeros)} of {len(norms)} parameters have a gradient of zero"
     call, names = stops[0]
     if call.range is not None and call.range.low == call.range.high:
-        yield finding("softmax_over_one", 0.95, (call.place,), {"activation": call.name, "value": call.range.low})
+        yield finding("softmax_over_one", (call.place,), {"activation": call.name, "value": call.range.low})
         return f"{call.name} at {call.place} is over one value"
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     place = "the loss" if call.path == LOSS else call.place
     line = f", {call.line}" if call.line else ""
     evidence: Evidence = {"operation": call.name.strip("_"), "parameters": len(names), "all_parameters": len(norms)}
-    severity = 0.965 if len(names) == len(norms) else 0.945
-    yield finding("zero_gradient", severity, layers, evidence, place=place, line=line)
+    is_whole = len(names) == len(norms)
+    yield finding("zero_gradient", layers, evidence, grade=is_whole, place=place, line=line)
     return f"{evidence['operation']} at {place} passes none to {len(names)} of {len(norms)}"
 
 

@@ -66,7 +66,7 @@ def _nothing_counts(exam: Examination, targets: Tensor) -> Iterator[Finding]:
     columns = targets.reshape(len(targets), -1)
     zero = [] if columns.shape[1] < 2 else [*(~columns.any(0)).nonzero().flatten().tolist()]
     words = f": column {zero[0]} of the targets is 0 for all examples" if zero else ""
-    yield finding("zero_loss", 0.93, (), {"examples": len(targets), "parameters": len(gradients)}, words=words)
+    yield finding("zero_loss", (), {"examples": len(targets), "parameters": len(gradients)}, words=words)
 
 
 def _vectors(exam: Examination, examples: int) -> Tensor | None:
@@ -89,7 +89,7 @@ def _contradictions(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     share = float(clashing[index].double().mean())
     if share >= CONTRADICTIONS:
         evidence: Evidence = {"share": share, "examples": len(x), "distinct": len(distinct)}
-        found = finding("contradicting_labels", 0.8, (), evidence)
+        found = finding("contradicting_labels", (), evidence)
         # Actions of a policy may differ in the same state, and states of few numbers recur.
         yield replace(found, advice=bool((x == x.round()).all()))
 
@@ -111,14 +111,14 @@ def _indices(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     between = torch.cdist(centers, centers)[first, second]
     order = float(torch.corrcoef(torch.stack([between, (second - first).double()]))[0, 1])
     evidence: Evidence = {"classes": len(classes), "told_apart": apart, "correlation": order}
-    yield replace(finding("regressed_indices", 0.75, (), evidence), advice=not (apart > APART and order < ORDERED))
+    yield replace(finding("regressed_indices", (), evidence), advice=not (apart > APART and order < ORDERED))
 
 
 def _absent(labels: Tensor, classes: int) -> Iterator[Finding]:
     """Report classes of the network that no label has, in a batch of many examples for each class."""
     absent = sorted(set(range(classes)) - set(labels.tolist()))
     if absent and len(absent) < classes - 1 and len(labels) >= 8 * classes:
-        yield finding("absent_class", 0.3, (), {"class": absent[0], "absent": len(absent), "classes": classes})
+        yield finding("absent_class", (), {"class": absent[0], "absent": len(absent), "classes": classes})
 
 
 def _unrelated(exam: Examination, x: Tensor, labels: Tensor) -> Iterator[Finding]:
@@ -140,7 +140,7 @@ def _unrelated(exam: Examination, x: Tensor, labels: Tensor) -> Iterator[Finding
     best = most + DEVIATIONS * (most * (1 - most) / (len(labels) // 2)) ** 0.5
     if shares.gt(0).sum() > 1 and agree <= limit and linear <= best and not _generalizes(exam):
         evidence: Evidence = {"agreement": agree, "chance": chance, "linear": linear, "most_frequent": most}
-        yield finding("unrelated_labels", 0.55, (), evidence)
+        yield finding("unrelated_labels", (), evidence)
 
 
 def _generalizes(exam: Examination) -> bool:
@@ -183,7 +183,7 @@ def _padding(exam: Examination, targets: Tensor) -> Iterator[Finding]:
         if is_counted and made.values["target"].numel() == targets.numel() and made.values["reduction"] != "none":
             weight = made.values["weight"]
             if weight is None or bool(weight[int(pad)]):
-                found = finding("padding_counts", 0.78, (), {"share": share, "token": int(pad)})
+                found = finding("padding_counts", (), {"share": share, "token": int(pad)})
                 yield replace(found, advice=share < PADDING)
                 return
 
@@ -213,4 +213,4 @@ def _uncounted_end(exam: Examination, targets: Tensor) -> Iterator[Finding]:
             "texts": int(ends_padded.sum()),
             "ends": len(torch.unique(last)),
         }
-        yield finding("uncounted_end", 0.77, (), evidence)
+        yield finding("uncounted_end", (), evidence)

@@ -59,7 +59,7 @@ def check_terms(exam: Examination) -> Steps:
     terms = terms_of(exam, exam.model)
     if terms and terms[0].call.name == "exp" and terms[0].value > LARGE:
         # Its gradient is that of its argument times its value.
-        yield finding("exponential_loss", 0.82, (), {"loss": terms[0].value, "line": str(terms[0].call.line or "")})
+        yield finding("exponential_loss", (), {"loss": terms[0].value, "line": str(terms[0].call.line or "")})
     if len(terms) < 2:
         return "it is no sum of numbers"
     yield from _constant(terms)
@@ -78,7 +78,7 @@ def _constant(terms: list[Term]) -> Iterator[Finding]:
         if term.call.is_trained and not term.gradients:
             line = str(term.call.line or "the loss")
             evidence: Evidence = {"value": term.value, "line": line, "operation": term.call.name}
-            yield finding("constant_term", 0.75, (), evidence)
+            yield finding("constant_term", (), evidence)
             return
 
 
@@ -105,8 +105,8 @@ def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
         return None
     evidence: dict[str, Any] = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
     evidence |= {"alone": trial.end, "steps": STEPS, "share": 1 / ratio}
-    lines = {"of_large": _words(large.call), "of_small": _words(small.call)}
-    return finding("unbalanced_terms", 0.83, (), evidence, **lines)
+    of_large, of_small = _words(large.call), _words(small.call)
+    return finding("unbalanced_terms", (), evidence, of_large=of_large, of_small=of_small)
 
 
 def _words(call: Call) -> str:

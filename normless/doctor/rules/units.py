@@ -19,7 +19,7 @@ def check_equal_units(exam: Examination) -> Steps:
     if alike:
         shape = exam.model.get_parameter(alike[0]).shape
         evidence: Evidence = {"layers": len(alike), "units": shape[0], "parameter": alike[0]}
-        yield finding("identical_units", 0.95, [name.rpartition(".")[0] for name in alike], evidence)
+        yield finding("identical_units", [name.rpartition(".")[0] for name in alike], evidence)
     return f"{len(alike)} layers with equal units"
 
 

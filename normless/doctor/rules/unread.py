@@ -42,7 +42,7 @@ def check_unread(exam: Examination) -> Steps:
     for number, size in influence.items():
         reader = None if bool(size.any()) else _reader(exam, number)
         if reader is not None and _is_unread(exam, number):
-            yield finding("discarded_input", 0.98, (reader.place,), _described(exam, number))
+            yield finding("discarded_input", (reader.place,), _described(exam, number))
     return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
 
 
@@ -60,7 +60,7 @@ def _thrown_away(exam: Examination) -> Iterator[Finding]:
             evidence = {"operation": call.name, "line": str(call.line or "")}
             where = () if call.path == LOSS else (call.place,)
             at = f", {call.line}" if call.line else ""
-            yield finding("thrown_away", 0.87, where, evidence, at=at, place="the loss" if not where else call.place)
+            yield finding("thrown_away", where, evidence, at=at, place="the loss" if not where else call.place)
             return
 
 
@@ -71,7 +71,7 @@ def unread_parts(exam: Examination) -> Iterator[Finding]:
         if bool(size.any()):
             yield from () if number in padded else _parts(exam, number, size)
         elif _reader(exam, number) is None and _is_unread(exam, number):
-            yield finding("unread_input", 0.6, (), _described(exam, number))
+            yield finding("unread_input", (), _described(exam, number))
 
 
 def _described(exam: Examination, number: int) -> dict[str, float | int | str]:
@@ -121,7 +121,7 @@ def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Findi
     if float(of_real.median()) < FADED and bool((of_padding > 1).double().mean() > 0.5):
         at = real & padded[:, None]
         is_hidden = not bool((size * at).any()) and _is_unread(exam, padding.leaf, at, at)
-        yield finding("inverted_mask" if is_hidden else "read_after_padding", 0.975, (), evidence)
+        yield finding("inverted_mask" if is_hidden else "read_after_padding", (), evidence)
     elif by is not None and float(of_padding.median()) > READ:
         flow = exam.passed.flow
         given = flow.of(tensors(exam.inputs)[by])
@@ -130,7 +130,7 @@ def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Findi
         reads_mask = any(call.name != "detach" and call.path != LOSS for call in readers)
         evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, by)}
         if reads_mask and not _is_unread(exam, padding.leaf, ~real, real):
-            yield finding("padding_read", 0.86, (), evidence)
+            yield finding("padding_read", (), evidence)
 
 
 def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
@@ -149,5 +149,5 @@ def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
             continue
         if _is_unread(exam, number, torch.zeros(x.shape, dtype=torch.bool).index_fill(axis, unread, True)):
             evidence = {"unread": len(unread), "of": len(read), "axis": axis, "first": int(unread[0])}
-            yield finding("unread_part", 0.55, (), evidence, input=_name(exam, number))
+            yield finding("unread_part", (), evidence, input=_name(exam, number))
             return

@@ -23,11 +23,11 @@ def check_parts(subject: Subject) -> Steps:
         branches, idle = _branches(subject)
         layers, equal = _layers(subject, idle)
     names = {name: subject.place(name) for name in branches}
-    yield from _told("idle_branch", 0.69, branches, names, subject, below=IDLE)
-    yield from _told("removable_branch", 0.3, branches, names, subject, above=IDLE, below=REMOVABLE)
-    yield from _told("idle_layer", 0.67, layers, {name: name for name in layers}, subject, below=IDLE)
+    yield from _told("idle_branch", branches, names, subject, below=IDLE)
+    yield from _told("removable_branch", branches, names, subject, above=IDLE, below=REMOVABLE)
+    yield from _told("idle_layer", layers, {name: name for name in layers}, subject, below=IDLE)
     if equal:
-        yield finding("identity_layer", 0.6, equal, {"layers": len(equal), "limit": IDLE})
+        yield finding("identity_layer", equal, {"layers": len(equal), "limit": IDLE})
     if not branches and not layers:
         why = (
             f"the network has no residual map: {subject.unmapped}"
@@ -87,7 +87,6 @@ def _layers(subject: Subject, idle: set[str]) -> tuple[Changes, list[str]]:
 
 def _told(
     kind: str,
-    severity: float,
     changes: Changes,
     names: dict[str, str],
     subject: Subject,
@@ -104,7 +103,7 @@ def _told(
     evidence |= {"loss": loss} if isfinite(loss) else {}
     seen = subject.measured.sums.seen.get(found[0])
     evidence |= {"branch_to_skip": seen.ratio} if seen is not None and isfinite(seen.ratio) else {}
-    yield finding(kind, severity, list(dict.fromkeys(names[name] for name in found)), evidence)
+    yield finding(kind, list(dict.fromkeys(names[name] for name in found)), evidence)
 
 
 @check("cost of removing norms")

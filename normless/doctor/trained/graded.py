@@ -23,7 +23,7 @@ class Share:
     evidence: Evidence = field(default_factory=dict)
 
 
-def graded(kind: str, severity: float, shares: Mapping[str, Share], limit: float, **words: Any) -> Iterator[Finding]:
+def graded(kind: str, shares: Mapping[str, Share], limit: float, **words: Any) -> Iterator[Finding]:
     """Yield a finding about all layers with a share from the limit, the largest first, and advice about few units."""
     order = sorted(shares, key=lambda layer: -shares[layer].share)
     found = [layer for layer in order if shares[layer].share >= limit]
@@ -31,7 +31,7 @@ def graded(kind: str, severity: float, shares: Mapping[str, Share], limit: float
     for layers in filter(None, (found, few)):
         worst = shares[layers[0]]
         evidence = {"share": worst.share, "limit": limit, "count": worst.count, **worst.evidence}
-        made = finding(kind, severity + 0.05 * worst.share, layers, evidence | {"layers": len(layers)}, **words)
+        made = finding(kind, layers, evidence | {"layers": len(layers)}, grade=worst.share, **words)
         yield made if layers is found else replace(made, advice=True, severity=made.severity - LESS)
 
 

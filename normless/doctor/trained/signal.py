@@ -36,7 +36,7 @@ def check_outputs(subject: Subject) -> Steps:
     if wrong is not None:
         place, line = wrong
         evidence = {"line": str(line)} if line else {}
-        yield finding("trained_not_finite", 0.98, (place,), evidence)
+        yield finding("trained_not_finite", (place,), evidence)
     return f"{len(subject.batches)} batches with {subject.examples} examples"
 
 
@@ -49,7 +49,7 @@ def check_fit(subject: Subject) -> Steps:
     fresh = [path for path in subject.fits if _is_fresh(subject.norms[path])]
     subject.unfit = min(fresh, key=subject.at, default=None)
     if fresh:
-        yield finding("fresh_statistics", 0.96, fresh, {"norms": len(fresh)})
+        yield finding("fresh_statistics", fresh, {"norms": len(fresh)})
     if subject.examples < _EXAMPLES or all(size_of(inputs) < _IN_BATCH for inputs, _ in subject.batches):
         raise NotAsked(f"give {_EXAMPLES} examples or more, in batches of {_IN_BATCH} or more")
     fits = {path: fit for path, fit in subject.fits.items() if path not in fresh}
@@ -88,8 +88,8 @@ def _unfitting(subject: Subject, off: list[str], misfit: float) -> Finding:
     affine = fit.affine(layer) if layer is not None else None
     if affine is not None:
         evidence |= {"scale": affine[0], "offset": affine[1]}
-        return finding("other_preprocessing", 0.95, off, evidence)
-    return finding("unfitting_statistics", 0.94, off, evidence)
+        return finding("other_preprocessing", off, evidence)
+    return finding("unfitting_statistics", off, evidence)
 
 
 def _first_layer(subject: Subject, norm: str) -> nn.Module | None:
@@ -121,8 +121,8 @@ def check_units(subject: Subject) -> Steps:
         subject.note(layer, "activation", dead=share.share)
     for layer, share in flat.items():
         subject.note(layer, "activation", flat=share.share)
-    yield from graded("trained_dead_units", 0.72, dead, DEAD)
-    yield from graded("trained_saturated_units", 0.62, flat, FLAT)
+    yield from graded("trained_dead_units", dead, DEAD)
+    yield from graded("trained_saturated_units", flat, FLAT)
     return f"{len(dead)} layers with activations, at most {most(dead)} of a layer's units never vary"
 
 
@@ -141,8 +141,8 @@ def check_attention(subject: Subject) -> Steps:
         apart = [head for head in range(len(by_head)) if by_head[head] >= PEAKED and seen.first[head] < rows * PEAKED]
         if apart and share < PEAKED:
             single[place] = Share(float(by_head[apart[0]]), 0, {"heads": len(apart), "head": apart[0]})
-    yield from graded("trained_saturated_attention", 0.7, shares, PEAKED)
-    yield from graded("saturated_heads", 0.4, single, PEAKED)
+    yield from graded("trained_saturated_attention", shares, PEAKED)
+    yield from graded("saturated_heads", single, PEAKED)
     return f"{len(attentions)} attentions, at most {most(shares)} of the rows on one position"
 
 
@@ -164,7 +164,7 @@ def check_outliers(subject: Subject) -> Steps:
         evidence: dict[str, float | int | str] = {"largest": seen.largest, "median": seen.median}
         evidence |= {"channel": seen.channel, "token": seen.position, "blocks": len(massive)}
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
-        yield finding("massive_activations", 0.68, list(massive), evidence, at=at)
+        yield finding("massive_activations", list(massive), evidence, at=at)
     streams = [(subject.place(name), seen.features) for name, seen in sums.items()]
     after_norms = [(path, seen.features) for path, seen in norms.items()]
     yield from [*_features(streams), *_features(after_norms)][:1]
@@ -186,4 +186,4 @@ def _features(places: list[tuple[str, tuple[int, torch.Tensor] | None]]) -> Iter
             where = dict.fromkeys(place for place, share in layers if share[top] >= OF_TOKENS)
             evidence = {"channels": len(found), "channel": top, "share_of_layers": float(of_layers[top])}
             evidence |= {"share_of_tokens": float(shares[:, top].max()), "magnitude": OUTLIER}
-            yield finding("outlier_features", 0.66, list(where), evidence)
+            yield finding("outlier_features", list(where), evidence)

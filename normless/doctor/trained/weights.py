@@ -37,12 +37,12 @@ def check_values(subject: Subject) -> Steps:
     if wrong:
         name = next(iter(wrong))
         evidence: Evidence = {"values": wrong[name], "of": named[name].numel(), "name": name, "tensors": len(wrong)}
-        yield finding("trained_not_finite_state", 1.0, places, evidence)
+        yield finding("trained_not_finite_state", places, evidence)
     for path, norm in subject.norms.items():
         variance = getattr(norm, "running_var", None)
         negative = int((variance < 0).sum()) if isinstance(variance, Tensor) else 0
         if negative:
-            yield finding("negative_variance", 0.99, (path,), {"channels": negative, "least": float(variance.min())})  # type: ignore[union-attr]
+            yield finding("negative_variance", (path,), {"channels": negative, "least": float(variance.min())})  # type: ignore[union-attr]
     return f"{len(named)} parameters and buffers"
 
 
@@ -65,7 +65,7 @@ def check_gamma(subject: Subject) -> Steps:
         closed = int((values <= max(_ZERO * size, least)).sum())
         shares[path] = Share(closed / values.numel(), closed, {"of": values.numel(), "median_of_others": size})
         subject.note(path, kind, gamma_zero=shares[path].share)
-    yield from graded("closed_channels", 0.85, shares, CLOSED)
+    yield from graded("closed_channels", shares, CLOSED)
     return f"{len(shares)} layers with γ, at most {most(shares)} of a layer at zero"
 
 
@@ -94,7 +94,7 @@ def check_equal(subject: Subject) -> Steps:
         equal = int(((rows @ rows.T).triu(1) > _COSINE).any(0).sum()) if len(rows) else 0
         shares[path] = Share(equal / count, equal, {"of": count, "cosine": _COSINE})
         subject.note(path, "weight", equal=shares[path].share)
-    yield from graded("equal_units", 0.5, shares, EQUAL)
+    yield from graded("equal_units", shares, EQUAL)
     return f"{len(shares)} weights, at most {most(shares)} of a layer's units equal to others"
 
 
@@ -129,5 +129,5 @@ def check_divisors(subject: Subject) -> Steps:
             shares[path] = Share(near / max(count, 1), near, {"of": count, "epsilon": eps})
     for path, share in shares.items():
         subject.note(path, "norm", near_eps=share.share)
-    yield from graded("divides_by_epsilon", 0.76, shares, NEAR_EPSILON)
+    yield from graded("divides_by_epsilon", shares, NEAR_EPSILON)
     return f"{len(shares)} norms, variances near ε in at most {most(shares)} of a norm's statistics"

@@ -97,7 +97,7 @@ class Loop:
         self._entered += 1
         self._clipping.look()
         if self._clipping.late >= LATE:
-            self.training.report("clipped_late", 0.8, {"steps": self._clipping.late})
+            self.training.report("clipped_late", {"steps": self._clipping.late})
         self._judge_stepped(self.passes.discarded)
 
     def weigh(self, loss: object) -> None:
@@ -112,7 +112,7 @@ class Loop:
     def _judge_stepped(self, passes: int) -> None:
         # Weights may be updated by hand.
         if not self._has_stepped and passes >= PASSES and not self._setbacks.moved():
-            self.training.report("never_stepped", 0.98, {"passes": self.passes.count})
+            self.training.report("never_stepped", {"passes": self.passes.count})
 
     def before(self, optimizer: Optimizer, held: Mapping[str, Tensor]) -> None:
         """Look at weights and states before a step of held parameters, also if it calculates the gradients."""
@@ -123,7 +123,7 @@ class Loop:
         back = [name for name, number in times.items() if number >= SETBACKS]
         if not self.training.steps_of("set_back"):
             evidence = {"step": step, "times": max(times.values(), default=0), "share": self._setbacks.share}
-            self.training.report("set_back", 0.9, evidence, back)
+            self.training.report("set_back", evidence, back)
         lost = any(
             name in self._with_state and not _has_state(optimizer, held[name]) for name in self._followed(held)
         )
@@ -134,11 +134,9 @@ class Loop:
         if is_new and steps == 1:
             self._created += 1
             if self._created >= CREATED:
-                self.training.report(
-                    "recreated", 0.7, {"step": step, "times": self._created}, optimizer=name_of_class
-                )
+                self.training.report("recreated", {"step": step, "times": self._created}, optimizer=name_of_class)
         if classes := self._labels.classes:
-            self.training.report("sorted_data", 0.85, {"step": step, "classes": classes})
+            self.training.report("sorted_data", {"step": step, "classes": classes})
 
     def before_update(self, held: Mapping[str, Tensor], norms: Mapping[str, float], loss: float | None) -> None:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
@@ -150,7 +148,7 @@ class Loop:
         self.training.in_a_row("lost_passes", is_lost, {"passes": passes.lost + 1})
         self.training.in_a_row("never_unscaled", passes.is_scaled(followed), {"scale": passes.scale})
         if norms and (norm := self._clipping.tiny(norms, self.training.updates)) is not None:
-            self.training.report("clipped_tiny", 0.9, {"norm": norm})
+            self.training.report("clipped_tiny", {"norm": norm})
         if not held or not passes.count:
             return
         is_flat = not any(norms.get(name, 0.0) for name in held)
@@ -171,7 +169,7 @@ class Loop:
         if self._entered >= SUMMED and not self.passes.is_divided and self.training.is_failing:
             passes = min(self.passes.added(followed), self._entered)
             if passes >= SUMMED:
-                self.training.report("summed_passes", 0.6, {"passes": passes})
+                self.training.report("summed_passes", {"passes": passes})
         self._entered = 0
         self.passes.stepped(followed)
         self._setbacks.after(optimizer)
@@ -183,7 +181,7 @@ class Loop:
         self._judge_held(model)
         for names, rate, initial in rates(optimizer, held):
             if (fault := self._rates[names[0]].judge(rate, initial, loss)) is not None:
-                self.training.report(fault[0], 0.9, {**fault[1], "parameters": len(names)}, names[:1])
+                self.training.report(fault[0], {**fault[1], "parameters": len(names)}, names[:1])
         if self._trains is None:
             return
         self._has_trained |= self._trains
@@ -201,7 +199,7 @@ class Loop:
             if parameter.requires_grad and id(parameter) not in self._ever_held and parameter.grad is not None
         }
         same = [name for name, now in self._left.items() if before.get(name) == now]
-        self.training.report("held_by_none", 0.9, {}, same)
+        self.training.report("held_by_none", {}, same)
 
     def _followed(self, held: Mapping[str, Tensor]) -> list[str]:
         return [name for name in self.passes.followed if name in held]

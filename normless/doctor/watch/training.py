@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
 from statistics import median
+from typing import Any
 
 from normless.doctor.facts.replay import Outputs, as_floats
 from normless.doctor.findings import Evidence, Finding, finding
@@ -19,17 +20,17 @@ Replayed = Callable[[], Outputs | None]
 FindOrigin = Callable[[str], Origin]
 """Returns the origin of the first value of the current step that is not finite, in the `loss` or a `gradient`."""
 
-# The faults that are judged in every step: after how many steps in a row they are reported, and their severity. A
-# loss of zero has no gradient.
+# The faults that are judged in every step: after how many steps in a row they are reported. A loss of zero
+# has no gradient.
 IN_A_ROW = {
-    "lost_state": (5, 0.9),
-    "kept_gradients": (5, 0.95),
-    "lost_passes": (5, 0.96),
-    "never_unscaled": (5, 0.93),
-    "cleared_gradients": (5, 0.98),
-    "zero_gradients": (10, 0.95),
-    "left_in_evaluation": (10, 0.9),
-    "stale_steps": (3, 0.98),
+    "lost_state": 5,
+    "kept_gradients": 5,
+    "lost_passes": 5,
+    "never_unscaled": 5,
+    "cleared_gradients": 5,
+    "zero_gradients": 10,
+    "left_in_evaluation": 10,
+    "stale_steps": 3,
 }
 # A series is judged from FEW numbers on, and compared with its last WINDOW numbers.
 FEW, WINDOW = 10, 100
@@ -93,7 +94,7 @@ class Training:
             what = "gradient" if isfinite(loss or 0.0) else "loss"
             origin = find_origin(what)
             words = {"first": origin.words, "look": origin.look}
-            self._add("not_finite_step", 1.0, origin.where, {"what": what, **origin.evidence}, **words)
+            self._add("not_finite_step", origin.where, {"what": what, **origin.evidence}, **words)
             return
         if loss is not None or "loss" not in self._values:
             self._judge_jump(loss, total, gradients, replayed)
@@ -116,7 +117,7 @@ class Training:
             (value, place, words), middle = self._jump, median(past)
             evidence = {"step": self.step - 1, "median": middle if loss is not None else exp(middle), "value": value}
             what = "loss" if loss is not None else "gradient's norm (no loss was passed to the watch)"
-            self.report("jump", 0.9, evidence, [place], what=what, first=words)
+            self.report("jump", evidence, [place], what=what, first=words)
             # The new level is compared with what follows.
             past.clear()
             self._jump = None
@@ -131,7 +132,7 @@ class Training:
         if largest:
             words = f"the largest gradient, of norm {gradients[largest]:.3g}, is that of {largest}"
         _, place, words = self._jump or (loss, largest, words)
-        self.report("diverged", 1.0, {"step": step, "loss": loss}, [place], first=words)
+        self.report("diverged", {"step": step, "loss": loss}, [place], first=words)
 
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
         """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
@@ -154,7 +155,7 @@ class Training:
         jumps = self.steps_of("jump", "diverged")
         if jumps and self._spike is not None and 0 <= jumps[-1] - self._spike[0] <= LATER:
             at, ratio = self._spike
-            self.report("update_spike", 0.92, {"step": jumps[-1], "at": at, "ratio": ratio})
+            self.report("update_spike", {"step": jumps[-1], "at": at, "ratio": ratio})
 
     def judge_measurement(self, new: Mapping[str, Numbers], rate: float) -> None:
         """Judge a step at a rate after its update by the quantities of `Watch.table`, as those before."""
@@ -167,15 +168,15 @@ class Training:
         for place, share in new["off"].items():
             first = self._first_off.setdefault(place, share)
             if len(last) == BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
-                self.report("dying_units", 0.8, {"share": share, "first_share": first}, [place])
+                self.report("dying_units", {"share": share, "first_share": first}, [place])
         for name, value in new["multiplier"].items():
             self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
         closed = [name for name in new["multiplier"] if self._closed[name] >= PATIENCE]
-        self.report("closed_multipliers", 0.8, {"multipliers": len(new["multiplier"])}, closed)
+        self.report("closed_multipliers", {"multipliers": len(new["multiplier"])}, closed)
         if len(last) == BATCHES:
             lost = [name for name in new["lost"] if all(known["lost"].get(name, 0.0) > ROUNDED for known in last)]
             share = min((new["lost"][name] for name in lost), default=0.0)
-            self.report("rounded_updates", 0.8, {"share": share, "rate": rate}, lost)
+            self.report("rounded_updates", {"share": share, "rate": rate}, lost)
             self._judge_updates([known["update"] for known in last], {*lost}, rate)
 
     def _judge_updates(self, last: Sequence[Numbers], lost: set[str], rate: float) -> None:
@@ -194,7 +195,7 @@ class Training:
         small = sorted((name for name in steady if max(ranges[name]) < least), key=new.__getitem__)
         for kind, where in (("large_updates", large), ("small_updates", small)):
             update = new[where[0]] if where else 0.0
-            self.report(kind, 0.7, {"update": update, "median": middle, "rate": rate}, where)
+            self.report(kind, {"update": update, "median": middle, "rate": rate}, where)
 
     @property
     def is_failing(self) -> bool:
@@ -212,29 +213,26 @@ class Training:
         """Return the steps of the findings of some kinds."""
         return [int(known.evidence["step"]) for known in self.findings if known.kind in kinds]
 
-    def report(
-        self, kind: str, severity: float, evidence: Evidence, where: Sequence[str] = ("",), **words: str
-    ) -> None:
+    def report(self, kind: str, evidence: Evidence, where: Sequence[str] = ("",), **words: Any) -> None:
         """Add a finding unless this kind was reported before for all of the places; nowhere is nothing to report."""
         places = {(kind, place) for place in where}
         if places <= self._said:
             return
         self._said |= places
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-        self._add(kind, severity, where, {**evidence, "places": len(where)}, more=more, **words)
+        self._add(kind, where, {**evidence, "places": len(where)}, more=more, **words)
 
     def in_a_row(
-        self, kind: str, holds: bool, evidence: Evidence | None = None, where: Sequence[str] = ("",), **words: str
+        self, kind: str, holds: bool, evidence: Evidence | None = None, where: Sequence[str] = ("",), **words: Any
     ) -> int:
         """Return for how many steps in a row a fault of `IN_A_ROW` holds; report it from its number of them on."""
-        least, severity = IN_A_ROW[kind]
         self._runs[kind] = steps = self._runs.get(kind, 0) + 1 if holds else 0
-        if steps >= least:
-            self.report(kind, severity, {**(evidence or {}), "steps": steps}, where, **words)
+        if steps >= IN_A_ROW[kind]:
+            self.report(kind, {**(evidence or {}), "steps": steps}, where, **words)
         return steps
 
-    def _add(self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str) -> None:
-        self.findings.append(finding(kind, severity, where, {"step": self.step, **evidence}, **words))
+    def _add(self, kind: str, where: Sequence[str], evidence: Evidence, **words: Any) -> None:
+        self.findings.append(finding(kind, where, {"step": self.step, **evidence}, **words))
         self.warn(self.findings[-1])
 
 

@@ -289,7 +289,7 @@ class Watch:
             return run(self._now.seen)
         except Exception as error:
             self._is_blind = True
-            self._training.report("no_replay", 0.1, {}, reason=str(error))
+            self._training.report("no_replay", {}, reason=str(error))
             return None
 
     def _measure(self, rate: float) -> None:
@@ -309,7 +309,7 @@ class Watch:
         layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
         layers["multiplier"] = multiplier
         self._record.add(self.step, whole | layers)
-        self._training.report("moved_statistics", 0.6, {}, self._record.moved_statistics(model))
+        self._training.report("moved_statistics", {}, self._record.moved_statistics(model))
         self._training.judge_measurement(layers, rate)
 
 
