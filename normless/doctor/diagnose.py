@@ -19,6 +19,7 @@ from normless.doctor.experiments.cures import with_tried_cures
 from normless.doctor.facts.batches import Batches, are_several, read_batches
 from normless.doctor.facts.examination import BackwardError, Examination, PassError
 from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.tables import tables_of
 from normless.doctor.facts.together import one_optimizer
 from normless.doctor.findings import Budget, Check, Evidence, Finding, finding
 from normless.doctor.report import Diagnosis
@@ -155,12 +156,12 @@ def diagnose(
     plan = _Plan(trial_steps, investigate, several or [(inputs, labels)], step)
     checks = _run(examination, plan)
     if checks[-1].name == REST:
-        return Diagnosis(checks, (), max(len(several), 1))
+        return Diagnosis(checks, (), max(len(several), 1), tables_of(examination))
     cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
     checks = tuple(
         replace(check, findings=tuple(_located(examination, next(cured)) for _ in check.findings)) for check in checks
     )
-    return Diagnosis(checks, examination.passed.missed, max(len(several), 1))
+    return Diagnosis(checks, examination.passed.missed, max(len(several), 1), tables_of(examination))
 
 
 def _located(exam: Examination, found: Finding) -> Finding:

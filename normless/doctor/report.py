@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from textwrap import fill, shorten, wrap
 from typing import Any, ClassVar
+
+import pandas as pd
 
 from normless._internal.html import html_table
 from normless.doctor.findings import Check, Cure, Finding, in_order
@@ -20,6 +22,7 @@ _OF_CAUSE, _OF_EVIDENCE, _OF_CURE = 2, 2, 3
 class Diagnosis:
     """The checks of a network with their findings, the blocks that could not be measured, and the number of batches.
 
+    `tables` holds the facts that the checks read: operations, layers, blocks, classes, loss, batch, parameters, trials.
     `print(diagnosis)` shows at most ten lines: the cause, its place, the evidence, the cure, what was not looked at.
     """
 
@@ -28,6 +31,7 @@ class Diagnosis:
     checks: tuple[Check, ...]
     missed: tuple[Unresolved, ...]
     batches: int = 1
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -173,3 +173,34 @@ def test_batches_of_a_loader(several: bool) -> None:
     )
     assert diagnosis.batches == (12 if several else 1)
     assert ("other batches" in [own.name for own in diagnosis.checks]) is several
+
+
+def test_the_facts_are_tables_of_what_autograd_says() -> None:
+    """Gradients, losses and shapes of the tables are those of a plain pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+    inputs, targets = torch.randn(6, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0, 1])
+    tables = nl.diagnose(
+        model, (inputs, targets), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01)
+    ).tables
+    loss = nn.functional.cross_entropy(model(inputs), targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    rows = tables["parameters"].set_index("name")
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        gradient = float(parameter.grad.norm())
+        assert rows.loc[name, "gradient"] == pytest.approx(gradient, rel=1e-5)
+        assert rows.loc[name, "decay_to_gradient"] == pytest.approx(
+            0.01 * float(parameter.detach().norm()) / gradient, rel=1e-5
+        )
+        assert rows.loc[name, "update"] == pytest.approx(
+            0.1 * float((parameter.grad + 0.01 * parameter).detach().norm() / parameter.detach().norm()), rel=1e-4
+        )
+    assert rows["share_of_gradient"].sum() == pytest.approx(1.0)
+    assert tables["loss"].set_index("loss").loc["in training mode", "value"] == pytest.approx(
+        float(loss.detach()), rel=1e-5
+    )
+    assert list(tables["batch"]["shape"]) == [(6, 3, 8, 8), (6,)]
+    assert tables["operations"]["operation"].tolist().count("conv2d") == 1
+    assert tables["classes"]["target_share"].tolist() == pytest.approx([2 / 6, 2 / 6, 1 / 6, 1 / 6])
+    assert tables["trials"]["loss"].iloc[0] == pytest.approx(float(loss.detach()), rel=1e-5)
