@@ -21,7 +21,9 @@ OF_SIGNAL = {
 }
 
 # The kinds that a finding of a kind explains: where both are found, the consequence comes after the cause.
-EXPLAINS = {texts.get("kind", name): frozenset(texts.get("explains", ())) for name, texts in _TEXTS.items()}
+EXPLAINS: dict[str, set[str]] = {}
+for _name, _texts in _TEXTS.items():
+    EXPLAINS.setdefault(_texts.get("kind", _name), set()).update(_texts.get("explains", ()))
 # Kinds that claim what trial steps refute if they fit the batch.
 REFUTABLE = OF_SIGNAL | {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("refutable")}
 
@@ -163,10 +165,15 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, the most severe first, and those that another one explains after the others."""
+    """Return findings, causes before what they explain and the most severe first; advice explains nothing."""
     found = [*findings]
-    explained = {kind for cause in found if not cause.advice for kind in EXPLAINS.get(cause.kind, ())}
-    return sorted(found, key=lambda own: (own.kind in explained, -own.severity))
+    kinds = {known.kind for known in found if not known.advice}
+
+    def steps_from_cause(kind: str) -> int:
+        causes = (cause for cause in kinds if kind in EXPLAINS.get(cause, ()))
+        return max((1 + steps_from_cause(cause) for cause in causes), default=0)
+
+    return sorted(found, key=lambda known: (steps_from_cause(known.kind), -known.severity))
 
 
 def finding(kind: str, where: Sequence[str], evidence: Evidence, *, grade: float = 1.0, **words: Any) -> Finding:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from torch.optim import Adam, Optimizer
 
 import normless as nl
 from normless.doctor import Check, Cure, Diagnosis, Finding
+from normless.doctor.findings import EXPLAINS, in_order
 from normless.errors import InputsError
 
 words = st.lists(st.text("abcdefgh.{}/%", min_size=1, max_size=40), min_size=1, max_size=60).map(" ".join)
@@ -204,3 +208,28 @@ def test_the_facts_are_tables_of_what_autograd_says() -> None:
     assert tables["operations"]["operation"].tolist().count("conv2d") == 1
     assert tables["classes"]["target_share"].tolist() == pytest.approx([2 / 6, 2 / 6, 1 / 6, 1 / 6])
     assert tables["trials"]["loss"].iloc[0] == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
+def test_what_findings_explain_is_a_graph_without_cycles_of_known_kinds() -> None:
+    """Every consequence is a kind of its own, and none explains, over others, what explains it."""
+    TopologicalSorter(EXPLAINS).prepare()
+    assert {kind for explained in EXPLAINS.values() for kind in explained} <= set(EXPLAINS)
+    assert sum(map(bool, EXPLAINS.values())) > 20
+
+
+@given(st.lists(st.sampled_from(sorted(EXPLAINS)), unique=True), st.randoms())
+def test_causes_come_before_consequences(kinds: list[str], random: Any) -> None:
+    """Whatever else was found, and in whatever order with whatever severity."""
+    made = [Finding(kind, random.random(), kind, {}, (), "", Cure("")) for kind in kinds]
+    order = [known.kind for known in in_order(made)]
+    assert sorted(order) == sorted(kinds)
+    for number, kind in enumerate(order):
+        assert not EXPLAINS[kind] & set(order[:number])
+
+
+def test_the_page_shows_what_explains_what() -> None:
+    """The table of the page is that of the findings."""
+    page = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| before (.*) \|$", page, re.MULTILINE)
+    shown = {kind: set(re.findall(r"`(\w+)`", explained)) for kind, explained in rows}
+    assert shown == {kind: explained for kind, explained in EXPLAINS.items() if explained}
