@@ -16,29 +16,13 @@ PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 .PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo goldens refusals census names lint format bench bench-doctor evidence campaign campaign-save clean
 
 help:
-	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
-	@echo "make test       the tests"
-	@echo "make test-slow  the tests that take long: larger networks, whole runs and sweeps, further cases"
-	@echo "make test-gpu   the tests on a CUDA card; they take some minutes"
-	@echo "make fuzz       10,000 wrong command lines, files and texts: none may end in a traceback"
-	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
-	@echo "make power      mutants and reverted fixes, and which tests notice them; resumes; takes hours"
-	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
-	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
-	@echo "make goldens    snapshots of maps, plans and changes, after changing a network of the gallery or the library"
-	@echo "make refusals   the table of which networks of the gallery a scheme refuses; takes half an hour"
-	@echo "make docs       the site, from docs and mkdocs.yml, in site/; strict: a warning is an error"
-	@echo "make notebooks  docs/notebooks, after changing a tutorial"
-	@echo "make docs-version  the site of this version, on the branch gh-pages of this clone"
-	@echo "make dist       wheel and sdist, installed in an environment of their own and tried"
-	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
-	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
-	@echo "make names      normless/names.json and normless_lab/names.json, after adding a scheme, model, probe or data set"
-	@echo "make lint       ruff and mypy"
-	@echo "make evidence   the runs of the headline claims and their page; resumes; EVIDENCE=gpu on a GPU; takes hours"
-	@echo "make campaign   what the verdicts still lack, beside other work, for MINUTES=170; make campaign-save keeps its rows"
-	@echo "make bench-doctor  what diagnose and watch say of every row of the catalogue of faults; takes an hour"
-	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
+	@echo "make demo    train deep networks with and without normalization; a table, figures and a page"
+	@echo "make test    the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make format  ruff, with repairs"
+	@echo "make docs    the site, from docs and mkdocs.yml, in site/; strict: a warning is an error"
+	@echo "make bench   speed, each figure a ratio to a baseline measured in the same run"
+	@echo "The others are listed in CONTRIBUTING.md."
 
 # Every extra is installed; constraints.txt pins what CI uses.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -117,7 +101,7 @@ docs-zoo: $(INSTALLED)
 census: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,zoo]" --requirement benchmarks/census/requirements.txt
 	$(BIN)/python -m benchmarks.census --out census $(CENSUS)
-	cp census/census.md docs/census.md
+	cp census/census.md docs/results/census.md
 
 # The names that commands know before torch is imported; a test compares.
 names: $(INSTALLED)

@@ -1,4 +1,4 @@
-"""Train small transformers under every scheme of docs/recent_methods.md at equal budget, and print the table.
+"""Train small transformers under every scheme of docs/results/recent_methods.md at equal budget, and print the table.
 
 Run it from anywhere: `python benchmarks/recent_methods.py [--out FOLDER] [--seeds 3]`. It takes half an hour of one
 core, and goes on where it was interrupted.

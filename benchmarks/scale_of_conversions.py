@@ -297,7 +297,7 @@ def main() -> None:
     """Measure the networks that are asked for, all if none is, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", help="some of them; all if left out")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "scale_of_conversions.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "scale_of_conversions.md")
     parser.add_argument("--results", type=Path, required=True, help="JSON; what it holds is not run again")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=16)

@@ -2,7 +2,7 @@
 
 Run it as `python benchmarks/schemes_by_kind.py --out FILE.jsonl`. It appends each finished run to the file, and goes
 on where it was interrupted. `python benchmarks/schemes_by_kind_table.py FILE.jsonl` makes the tables of
-docs/schemes_by_kind.md.
+docs/results/schemes_by_kind.md.
 """
 
 from __future__ import annotations

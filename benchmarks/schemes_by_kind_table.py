@@ -1,4 +1,4 @@
-"""Make the tables of docs/schemes_by_kind.md from the finished runs of schemes_by_kind.py.
+"""Make the tables of docs/results/schemes_by_kind.md from the finished runs of schemes_by_kind.py.
 
 Run it as `python benchmarks/schemes_by_kind_table.py [FILE.jsonl] [--write]`; `--write` puts them into the page.
 """
@@ -18,7 +18,7 @@ from schemes_by_kind import KINDS, RATES, SCHEMES, SEEDS, Results, chosen_rate
 
 HOME = Path(__file__).parent
 RESULTS = HOME / "schemes_by_kind.jsonl"
-PAGE = HOME.parent / "docs" / "schemes_by_kind.md"
+PAGE = HOME.parent / "docs" / "results" / "schemes_by_kind.md"
 NORMALIZED, TESTED = SCHEMES[0], SCHEMES[1:]
 OPTIMIZERS = {"sgd": "SGD with momentum", "adamw": "AdamW"}
 # Networks on which a scheme loses, and the scheme changed by what is taken for the cause.

@@ -1,4 +1,4 @@
-"""Map one network of every architecture module of timm and write the table to docs/zoo.md.
+"""Map one network of every architecture module of timm and write the table to docs/results/zoo.md.
 
 Run it from anywhere: `python benchmarks/zoo.py [OUT.md [NETWORK …]]`. All networks take minutes.
 """
@@ -82,7 +82,7 @@ def measure(network: Network) -> Row:
 
 def main() -> None:
     """Measure the networks and write the table."""
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "zoo.md"
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "results" / "zoo.md"
     networks = [ROWS[f"timm {name}"] for name in sys.argv[2:]] or [ROWS[name] for name in zoo.MODULES]
     # The first pass pays for imports.
     measure(ROWS["timm test_vit"])

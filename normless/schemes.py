@@ -305,7 +305,7 @@ def dyt(
     Published for LLaMA as `attention_alpha` and `alpha`: 0.8 and 0.2 at width 4096, 0.6 and 0.15 at 5120, 0.2 and
     0.05 at 8192, with a learned factor after the embedding that is not part of this scheme (section 7.2).
     `alpha=search` takes the best of trial steps on the example inputs. With `final=keep` the norms after the last
-    block are kept: in language models nothing else sets the scale of the logits (docs/recent_methods.md).
+    block are kept: in language models nothing else sets the scale of the logits (docs/results/recent_methods.md).
     """
     return (edits.ResetBranchFactors(), edits.PointwiseNorms("tanh", alpha, attention_alpha, final=final))
 

@@ -1,4 +1,4 @@
-"""The tutorials as notebooks: `make notebooks` writes docs/notebooks, a test compares."""
+"""The tutorials as notebooks: `make notebooks` writes them to notebooks/."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).parents[1]
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-NOTEBOOKS = ROOT / "docs" / "notebooks"
+TUTORIALS = sorted(page for page in (ROOT / "docs" / "tutorials").glob("*.md") if page.stem != "index")
+NOTEBOOKS = ROOT / "notebooks"
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
 INSTALL = f'%pip install --quiet "normless[all] @ git+{REPOSITORY}"'
 
@@ -27,16 +27,13 @@ _METADATA = {
 }
 
 
-def link_of(page: Path) -> str:
-    """The line of a tutorial that opens its notebook in the browser."""
-    place = REPOSITORY.replace("https://github.com", "https://colab.research.google.com/github")
-    return f"[Open this page as a notebook]({place}/blob/main/docs/notebooks/{page.stem}.ipynb)"
-
-
 def notebook_of(page: Path) -> str:
     """The text of a page's notebook: its Python, its files and its commands as cells of code, without outputs."""
-    text = page.read_text(encoding="utf-8").replace(f"{link_of(page)}\n\n", "")
+    text = page.read_text(encoding="utf-8")
     text = _LINK.sub(lambda link: f"]({REPOSITORY}/blob/main/{posixpath.normpath(f'docs/tutorials/{link[1]}')}", text)
+        lambda link: f"]({REPOSITORY}/blob/main/{posixpath.normpath(f'docs/tutorials/{link[1]}')}",
+        page.read_text("utf-8"),
+    )
     cells, words = [], ""
     place = 0
     for block in _BLOCK.finditer(text):

@@ -1,4 +1,4 @@
-"""The networks of docs/schemes_by_kind.md, the runs side by side, and the tables of the page."""
+"""The networks of docs/results/schemes_by_kind.md, the runs side by side, and the tables of the page."""
 
 from __future__ import annotations
 
