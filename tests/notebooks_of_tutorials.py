@@ -31,9 +31,6 @@ def notebook_of(page: Path) -> str:
     """The text of a page's notebook: its Python, its files and its commands as cells of code, without outputs."""
     text = page.read_text(encoding="utf-8")
     text = _LINK.sub(lambda link: f"]({REPOSITORY}/blob/main/{posixpath.normpath(f'docs/tutorials/{link[1]}')}", text)
-        lambda link: f"]({REPOSITORY}/blob/main/{posixpath.normpath(f'docs/tutorials/{link[1]}')}",
-        page.read_text("utf-8"),
-    )
     cells, words = [], ""
     place = 0
     for block in _BLOCK.finditer(text):

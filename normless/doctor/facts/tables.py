@@ -1,4 +1,4 @@
-"""The facts of a diagnosis as tables: operations, layers, blocks, classes, loss, batch, parameters and trial steps."""
+"""The facts of a diagnosis as tables: operations, layers, blocks, classes, loss, batch, parameters, trials."""
 
 from __future__ import annotations
 
