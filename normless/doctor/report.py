@@ -22,7 +22,8 @@ _OF_CAUSE, _OF_EVIDENCE, _OF_CURE = 2, 2, 3
 class Diagnosis:
     """The checks of a network with their findings, the blocks that could not be measured, and the number of batches.
 
-    `tables` are what the checks read: `operations`, `layers`, `blocks`, `classes`, `loss`, `batch`, `parameters`, `trials`.
+    `tables` are what the checks read: `operations` with their lines of code, `layers`, `blocks`, `classes`, `loss`,
+    `batch`, `parameters` and `trials`.
     `print(diagnosis)` shows at most ten lines: the cause, its place, the evidence, the cure, what was not looked at.
     """
 
