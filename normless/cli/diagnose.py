@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.baseline import Baseline
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.names import check_names
 from normless.cli.network import as_text, table
 from normless.cli.output import add_json_flag, answer, working
-from normless.cli.sarif import sarif_log
 from normless.cli.trained import add_trained_arguments, check_trained_arguments, health_of
 from normless.registry import EXTENSIONS
 from normless.spec import format_call
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from normless.cli.batch import Subject
-    from normless.doctor import Diagnosis, Finding, Treatment
+    from normless.doctor import Diagnosis, Treatment
 
 _MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
 
@@ -61,39 +57,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help="print all findings, and what every check measured")
     parser.add_argument("--why", action="store_true", help="print all of this and the theory of every finding")
     add_json_flag(parser)
-    group = parser.add_argument_group("continuous integration")
-    group.add_argument(
+    parser.add_argument(
         "--strict", action="store_true", help="exit with 1 if anything is found; advice is not counted"
-    )
-    group.add_argument(
-        "--baseline",
-        type=Path | None,
-        default=None,
-        metavar="FILE",
-        help="file of known findings, which --strict accepts",
-    )
-    group.add_argument(
-        "--write-baseline", action="store_true", help="write the findings of this network to the file of --baseline"
-    )
-    group.add_argument(
-        "--sarif", type=Path | None, default=None, metavar="FILE", help="write findings and advice as SARIF 2.1.0"
     )
 
 
 def run(namespace: Namespace) -> int:
-    """Diagnose the network; with `--strict`, findings that are not in the baseline are a failure of the command."""
+    """Diagnose the network; with `--strict`, findings are a failure of the command."""
     check_names(vars(namespace))
     check_trained_arguments(namespace)
-    baseline = _baseline(namespace)
     diagnosis: Diagnosis
     with working(namespace, f"diagnosing {namespace.model}"):
         if namespace.trained:
             diagnosis, facts, head = health_of(namespace)
-            scheme, treatment = None, None
+            treatment = None
         else:
             subject = subject_of(namespace)
             diagnosis, treatment = _of_training(namespace, subject)
-            facts, head, scheme = subject.facts(namespace), subject.heading(namespace), subject.scheme
+            facts, head = subject.facts(namespace), subject.heading(namespace)
     facts |= diagnosis.to_dict()
     shown = diagnosis.full(why=namespace.why) if namespace.full or namespace.why else str(diagnosis)
     text = f"{head}\n{shown}"
@@ -101,22 +82,11 @@ def run(namespace: Namespace) -> int:
         facts["treatment"] = None if treatment is None else treatment.to_dict()
         what = "nothing to apply: no scheme repairs a finding" if treatment is None else _side_by_side(treatment)
         text += f"\n\n{what}"
-    known: tuple[Finding, ...] | None = None
-    if baseline is not None:
-        if namespace.write_baseline:
-            baseline = baseline.written(diagnosis.findings)
-        known, gone = baseline.known(diagnosis.findings), baseline.gone(diagnosis.findings)
-        counts = {"known": len(known), "new": len(diagnosis.findings) - len(known), "gone": gone}
-        facts["baseline"] = {"file": str(baseline.file)} | counts
-        text += f"\n\nbaseline {baseline.file}: {', '.join(f'{count} {what}' for what, count in counts.items())}"
     if namespace.figure is not None:
         EXTENSIONS["map_figure"](diagnosis, namespace.model, namespace.figure)
         text += f"\n\nwrote {namespace.figure}"
-    if namespace.sarif is not None:
-        _write_sarif(namespace.sarif, sarif_log(namespace.model, scheme, diagnosis, known))
-        text += f"\n\nwrote {namespace.sarif}"
     status = answer(namespace, facts, text)
-    return status or int(namespace.strict and len(diagnosis.findings) > len(known or ()))
+    return status or int(namespace.strict and bool(diagnosis.findings))
 
 
 def _of_training(namespace: Namespace, subject: Subject) -> tuple[Diagnosis, Treatment | None]:
@@ -137,24 +107,6 @@ def _of_training(namespace: Namespace, subject: Subject) -> tuple[Diagnosis, Tre
     return diagnosis, treat(
         subject.network, subject.batch, diagnosis, original=subject.original, loss=cross_entropy, optimizer=optimizer
     )
-
-
-def _baseline(namespace: Namespace) -> Baseline | None:
-    """Read the known findings of the network before it is built, or return None without `--baseline`."""
-    if namespace.baseline is None:
-        if namespace.write_baseline:
-            raise ValueError("Expected --baseline FILE with --write-baseline: the file to write.")
-        return None
-    network = f"{namespace.model} converted by {namespace.scheme}" if namespace.scheme else namespace.model
-    network += ", trained" if namespace.trained else ""
-    return Baseline.read(namespace.baseline, network, may_be_missing=namespace.write_baseline)
-
-
-def _write_sarif(path: Path, log: Any) -> None:
-    from normless.saving import replaced
-
-    with replaced(path) as part:
-        part.write_text(json.dumps(log, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.status import sweep_status as sweep_status
     from normless_lab.sweeps.store import RunState as RunState
     from normless_lab.sweeps.store import StateError as StateError
-    from normless_lab.sweeps.study import RunFailedError as RunFailedError
-    from normless_lab.sweeps.study import SweepObjective as SweepObjective
-    from normless_lab.sweeps.study import sweep_study as sweep_study
     from normless_lab.sweeps.sweep import Point as Point
     from normless_lab.sweeps.sweep import Sweep as Sweep
     from normless_lab.sweeps.sweep import SweepError as SweepError

@@ -78,8 +78,8 @@ class TrainCommand:
             type=str,
             nargs="+",
             default=["tensorboard"],
-            help="where curves, findings and figures go: tensorboard, wandb, mlflow, trackio with their options, as "
-            "\"wandb(project='depth')\", or FILE.py:NAME; several at once too",
+            help="where curves, findings and figures go: tensorboard, csv, or FILE.py:NAME or MODULE:NAME with its "
+            "arguments; several at once too",
         )
         group.add_argument(
             "--time-limit",

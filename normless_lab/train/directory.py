@@ -31,8 +31,8 @@ class RunDirectory:
 
     `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
     it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
-    `tensorboard/` the same for TensorBoard, `loggers.json` what loggers have, `unfinished.csv` the losses of an
-    epoch under way, `findings.json` what a watch says of the training, `probes/` the tables of probes;
+    `tensorboard/` and `metrics.csv` the same by loggers, `loggers.json` what loggers have, `unfinished.csv` the
+    losses of an epoch under way, `findings.json` what a watch says of the training, `probes/` the tables of probes;
     `digests.json` the SHA-256 of files that are read again, `contents.json` that of the user's own files, of the
     settings and the provenance of the data; `files` are those of its kind of run. If a run has several trainings,
     each has its own folder `epochs-N/`. A process that trains locks `run.lock`. `former/` holds the previous run
@@ -52,6 +52,7 @@ class RunDirectory:
         self.epochs = path / "epochs.parquet"
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
+        self.metrics = path / "metrics.csv"
         self.unfinished = path / "unfinished.csv"
         self.findings = path / "findings.json"
         self.loggers = path / "loggers.json"

@@ -1,25 +1,17 @@
-"""Loggers by name: TensorBoard, Weights & Biases, MLflow and trackio, with the methods of Lightning's loggers."""
+"""Loggers: TensorBoard, a CSV file, and any object with the methods of Lightning Fabric's loggers."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
-from functools import partial
-from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from normless.extras import named_missing
 from normless.registry import Registry, check_arguments
 from normless.spec import parse_call
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# MLflow takes so many numbers, or settings, in one call.
-_MOST_METRICS, _MOST_PARAMS = 1000, 100
 
 
 class Logger(Protocol):
@@ -41,15 +33,21 @@ class Logger(Protocol):
 
 
 LOGGERS: Registry[Callable[..., Logger]] = Registry("logger", package="normless_lab")
-"""Classes, or functions, called with the folder of the run, its name and the version to continue, or None."""
+"""Classes, or functions, that make a logger.
+
+They are called with those of these arguments that they name: `directory`, the folder of the run; `name`, that of the
+run; `version`, the one to continue, or None. So the classes of Lightning can be named as they are.
+"""
 
 
 def loggers_of(given: str | Logger | Sequence[str | Logger] | None) -> list[tuple[str, Callable[..., Logger]]]:
-    """Return names and makers of the loggers that texts, such as ``wandb(project='depth')``, and objects are.
+    """Return names and makers of the loggers that texts and objects are.
+
+    A text is the name of one of `LOGGERS` or `MODULE:NAME`, with arguments if any, such as
+    ``lightning.pytorch.loggers:WandbLogger(project='depth')``.
 
     Raises:
         ValueError: there is no such logger, it does not take these arguments, or an object lacks a method.
-        ModuleNotFoundError: its package is not installed.
     """
     several = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     return [_made_by_text(one) if isinstance(one, str) else _made_of(one) for one in several]
@@ -58,14 +56,18 @@ def loggers_of(given: str | Logger | Sequence[str | Logger] | None) -> list[tupl
 def _made_by_text(text: str) -> tuple[str, Callable[..., Logger]]:
     name, options = parse_call(text)
     make = LOGGERS.find(name)
-    check_arguments(f"logger {name}", options, make, given=("directory", "name", "version"))
-    package = getattr(make, "PACKAGE", None)
-    if package is not None:
-        _imported(package)
-    return name, partial(make, **options)
+    named = {"directory", "name", "version"} & signature(make).parameters.keys() - options.keys()
+    check_arguments(f"logger {name}", options, make, given=named)
+    return name, lambda **given: _checked(make(**{key: given[key] for key in named}, **options))
 
 
 def _made_of(logger: Any) -> tuple[str, Callable[..., Logger]]:
+    _checked(logger)
+    return type(logger).__name__, lambda **_: logger
+
+
+def _checked(logger: Any) -> Any:
+    """Return a logger; raise a ValueError if it lacks a method."""
     methods = ("log_metrics", "log_hyperparams", "finalize")
     missing = [method for method in methods if not callable(getattr(logger, method, None))]
     if missing or isinstance(logger, type):
@@ -74,15 +76,7 @@ def _made_of(logger: Any) -> tuple[str, Callable[..., Logger]]:
             f"Expected a logger with the methods {', '.join(methods)}, or the name of one, {', '.join(LOGGERS)}; got "
             f"{what}" + (f" without {', '.join(missing)}." if missing else ".")
         )
-    return type(logger).__name__, lambda **_: logger
-
-
-def _imported(package: str) -> Any:
-    """Import the package of a logger, or raise the error that says how to install it."""
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        raise named_missing(f"The logger {package}", error) from error
+    return logger
 
 
 @LOGGERS.register("tensorboard")
@@ -147,133 +141,24 @@ def _markdown(rows: Sequence[Mapping[Any, Any]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |" for row in cells)
 
 
-@LOGGERS.register("wandb")
-class WeightsAndBiases:
-    """Weights & Biases; the options are those of `wandb.init`, as mode='offline'."""
+@LOGGERS.register("csv")
+class CSV:
+    """Rows of step, name and value, in metrics.csv in the folder of the run."""
 
-    PACKAGE = "wandb"
+    version = "csv"
 
-    def __init__(
-        self, directory: Path, name: str, version: str | None, project: str = "normless", **options: Any
-    ) -> None:
-        self._package = _imported(self.PACKAGE)
-        # Several runs may be trained side by side in a process, and their output is that of the command.
-        own = {"settings": self._package.Settings(console="off", silent=True), "reinit": "create_new"}
-        asked = {"project": project, "name": name, "id": version, "resume": version and "allow"}
-        self._run = self._package.init(**(own | asked | options))
-        self.version = str(self._run.id)
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """See `Logger.log_metrics`."""
-        self._run.log(metrics, step=step)
-
-    def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """See `Logger.log_hyperparams`."""
-        self._run.config.update(params, allow_val_change=True)
-
-    def log_image(self, key: str, images: Sequence[Path], step: int | None = None) -> None:
-        """Log PNG files."""
-        self._run.log({key: [self._package.Image(str(path)) for path in images]}, step=step)
-
-    def log_table(self, key: str, dataframe: pd.DataFrame, step: int | None = None) -> None:
-        """Log a table."""
-        self._run.log({key: self._package.Table(dataframe=dataframe)}, step=step)
-
-    def finalize(self, status: str) -> None:
-        """Finish the run."""
-        self._run.finish(exit_code=int(status != "success"))
-
-
-@LOGGERS.register("mlflow")
-class MLflow:
-    """MLflow, at its tracking URI, such as sqlite:///mlflow.db, or that of MLFLOW_TRACKING_URI."""
-
-    PACKAGE = "mlflow"
-
-    def __init__(
-        self,
-        directory: Path,
-        name: str,
-        version: str | None,
-        experiment: str = "normless",
-        tracking_uri: str | None = None,
-    ) -> None:
-        self._entities = _imported(f"{self.PACKAGE}.entities")
-        self._client = _imported(self.PACKAGE).MlflowClient(tracking_uri=tracking_uri)
-        self._waiting: list[Any] = []
+    def __init__(self, directory: Path, name: str, version: str | None) -> None:
+        self._file = directory / "metrics.csv"
         if version is None:
-            found = self._client.get_experiment_by_name(experiment)
-            home = self._client.create_experiment(experiment) if found is None else found.experiment_id
-            version = self._client.create_run(home, run_name=name).info.run_id
-        else:
-            self._client.update_run(version, status="RUNNING")
-        self.version = version
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """See `Logger.log_metrics`; they are sent by `save`."""
-        now = int(time.time() * 1000)
-        self._waiting += [self._entities.Metric(name, value, now, step or 0) for name, value in metrics.items()]
-
-    def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """See `Logger.log_hyperparams`."""
-        settings = [self._entities.Param(name, str(value)) for name, value in params.items()]
-        for start in range(0, len(settings), _MOST_PARAMS):
-            self._client.log_batch(self.version, params=settings[start : start + _MOST_PARAMS])
-
-    def log_image(self, key: str, images: Sequence[Path], step: int | None = None) -> None:
-        """Keep PNG files among the artifacts."""
-        for path in images:
-            self._client.log_artifact(self.version, str(path), key.rpartition("/")[0])
-
-    def log_table(self, key: str, dataframe: pd.DataFrame, step: int | None = None) -> None:
-        """Keep a table among the artifacts, as JSON."""
-        self._client.log_dict(self.version, dataframe.to_dict("list"), f"{key}.json")
-
-    def save(self) -> None:
-        """Send the numbers."""
-        while self._waiting:
-            self._client.log_batch(self.version, metrics=self._waiting[:_MOST_METRICS])
-            del self._waiting[:_MOST_METRICS]
-
-    def finalize(self, status: str) -> None:
-        """End the run."""
-        self._client.set_terminated(self.version, "FINISHED" if status == "success" else "KILLED")
-
-
-@LOGGERS.register("trackio")
-class Trackio:
-    """trackio, on this machine; the options are those of `trackio.init`, as space_id='USER/SPACE'."""
-
-    PACKAGE = "trackio"
-
-    def __init__(
-        self, directory: Path, name: str, version: str | None, project: str = "normless", **options: Any
-    ) -> None:
-        self._package = _imported(self.PACKAGE)
-        # Names identify its runs; those of run folders may repeat.
-        self.version = version or f"{name}-{time.time_ns():x}"
-        # Standard output is the command's.
-        with redirect_stdout(sys.stderr):
-            self._run = self._package.init(project=project, name=self.version, resume="allow", **options)
+            self._file.write_text("step,name,value\n", encoding="utf-8")
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """See `Logger.log_metrics`."""
-        self._run.log(metrics, step=step)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.writelines(f"{step},{name},{value}\n" for name, value in metrics.items())
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """See `Logger.log_hyperparams`."""
-        self._run.config.update(params)
-
-    def log_image(self, key: str, images: Sequence[Path], step: int | None = None) -> None:
-        """Log PNG files."""
-        for path in images:
-            self._run.log({key: self._package.Image(str(path))}, step=step)
-
-    def log_table(self, key: str, dataframe: pd.DataFrame, step: int | None = None) -> None:
-        """Log a table."""
-        self._run.log({key: self._package.Table(dataframe=dataframe)}, step=step)
+        """Do nothing; they are in config.yaml."""
 
     def finalize(self, status: str) -> None:
-        """Finish the run."""
-        with redirect_stdout(sys.stderr):
-            self._run.finish()
+        """Do nothing; every row is written at once."""

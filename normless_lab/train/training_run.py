@@ -53,8 +53,8 @@ class Options(TypedDict, total=False):
         lengthen: continue a run of fewer epochs, even if the schedule depends on their number.
         watch: watch the training by `nl.watch`, which warns of problems and takes some time at each step; its
             findings are written to `findings.json` in the directory. Weights and results do not change.
-        logger: the name of a logger, as tensorboard, the default, or wandb(project='depth'), or an object with the
-            methods of Lightning's loggers, or several; see `RunLogger`.
+        logger: the name of a logger, as tensorboard, the default, csv or MODULE:NAME, or an object with the methods
+            of Lightning Fabric's loggers, or several; see `RunLogger`.
     """
 
     resume: bool

@@ -83,11 +83,3 @@ def test_onnx_export(function: Any, tmp_path: Path) -> None:
         assert operators["Conv"] == 13
         assert not [one for one in operators if "Norm" in one]
         assert difference < 1e-5
-
-
-@pytest.mark.slow
-def test_optuna_study(function: Any, tmp_path: Path) -> None:
-    study_of_schemes = function("optuna_study.py", "study_of_schemes")
-    study = study_of_schemes(tmp_path, 2, "normless:wide_resnet(depth=10, width=1)", epochs=1)
-    assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"}
-    assert 0 < study.best_value <= 1

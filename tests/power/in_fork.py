@@ -23,7 +23,7 @@ LIBRARIES = (
     "torch", "torch.export", "torch._dynamo", "torch._inductor.compile_fx", "torch.fx.experimental.symbolic_shapes",
     "torch.utils.tensorboard", "numpy", "pandas", "scipy.stats", "scipy.optimize", "sklearn.datasets", "torchvision",
     "timm", "transformers", "matplotlib.pyplot", "pydantic", "sqlalchemy", "pyarrow.parquet", "jsonargparse",
-    "rich.progress", "hypothesis", "lightning_fabric", "jinja2", "mpmath", "opacus", "optuna", "orjson", "filelock",
+    "rich.progress", "hypothesis", "lightning_fabric", "jinja2", "mpmath", "opacus", "orjson", "filelock",
 )  # fmt: skip
 MEMORY = 8 << 30  # bytes of a process
 FIRST_FILES = 4  # files that are collected first; twice as many then, as long as no test fails
