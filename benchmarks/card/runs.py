@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -19,12 +18,12 @@ from normless_lab.data import DataNotFoundError, ImageData, load_data
 from normless_lab.sweeps.executors.admission import SETTLED, Admission
 from normless_lab.sweeps.executors.card_worker import Turns
 from normless_lab.sweeps.executors.processes import Ended, Order
-from normless_lab.sweeps.worker import begin_run, carry_out_run
+from normless_lab.sweeps.worker import carry_out_run
 from normless_lab.train import TrainConfig, train
 from normless_lab.train.image_task import ImageTask
 from normless_lab.train.result import Row
 from normless_lab.train.run_listener import RunListener, RunStart
-from normless_lab.train.training_run import own_settings
+from normless_lab.train.turns import Turn
 
 # Runs one after another, beside those at once.
 ALONE = 2
@@ -132,18 +131,11 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
 
 def _warm_up(config: TrainConfig, bench: CardBench) -> None:
     """Execute the first steps of a run, so that what torch loads once per process is not timed."""
-    with tempfile.TemporaryDirectory() as folder, _arithmetic(bench), suppress(StopIteration):
-        run = begin_run(config.KIND, config.to_dict(), folder)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Turn(carry_out_run, config.KIND, config.to_dict(), folder)
         for _ in range(SETTLED):
-            run.turn()
+            run.go_on()
         run.close()
-
-
-@contextmanager
-def _arithmetic(bench: CardBench) -> Iterator[None]:
-    """In the body, torch computes as in the process of a sweep."""
-    with own_settings(torch.device(bench.device)):
-        yield
 
 
 def _carry_out(
@@ -156,7 +148,7 @@ def _carry_out(
     ended: list[Ended] = []
     counter = Counter(at_once)
     turns = Turns(counter, ended.append)
-    with tempfile.TemporaryDirectory() as folder, _arithmetic(bench):
+    with tempfile.TemporaryDirectory() as folder:
         waiting = deque(
             Order(number, carry_out_run, (config.KIND, config.to_dict(), str(Path(folder) / str(number))))
             for number, config in enumerate(configs)

@@ -8,16 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from normless.code_names import names_of_data
 from normless.errors import NormlessError
 from normless.registry import Registry
 from normless_lab.train import Report, Settings
-
-if TYPE_CHECKING:
-    # Reading results must not import torch.
-    from normless_lab.train.turns import Run
 
 RunOutcome = Literal["trained", "chance", "diverged", "failed"]
 OUTCOMES: tuple[RunOutcome, ...] = ("trained", "chance", "diverged", "failed")
@@ -49,21 +45,18 @@ class Kind:
         settings: class of its configuration, a subclass of `Settings`.
         carry_out: function (configuration, directory) → result that starts or resumes the run in the directory.
         result: class of the result, a subclass of `Report`.
-        begin: function with the same arguments → `normless_lab.train.turns.Run`, so that several runs take
-            turns on one GPU; None if runs of this kind cannot.
         metrics: columns that the table of runs has for this kind, each with the field of the result.
     """
 
     settings: str
     carry_out: str
     result: str
-    begin: str | None = None
     metrics: Mapping[str, str] = field(default_factory=lambda: _NO_METRICS)
 
     @classmethod
     def of_training(cls, settings: str, result: str, metrics: Mapping[str, str] = _NO_METRICS) -> Kind:
         """Return the kind of the runs that the training loop carries out."""
-        return cls(settings, "normless_lab.train:train", result, "normless_lab.train.training_run:begin", metrics)
+        return cls(settings, "normless_lab.train:train", result, metrics)
 
     def settings_class(self) -> type[Settings]:
         """The class of its configurations."""
@@ -72,10 +65,6 @@ class Kind:
     def function(self) -> Callable[..., Report]:
         """The function that carries a run out."""
         return cast(Callable[..., Report], resolve_name(self.carry_out))
-
-    def beginning(self) -> Callable[..., Run[Any]] | None:
-        """The function that begins a run to be carried out in turns, if the kind has one."""
-        return None if self.begin is None else cast("Callable[..., Run[Any]]", resolve_name(self.begin))
 
     def result_class(self) -> type[Report]:
         """The class of its results."""

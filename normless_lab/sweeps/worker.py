@@ -20,9 +20,9 @@ from filelock import FileLock, Timeout
 from normless_lab.process import available_cores
 from normless_lab.sweeps.executors.executor import WorkerDiedError
 from normless_lab.sweeps.runs import RunOutcome, RunRow, kind_of
-from normless_lab.train import Report, Settings, versions_of
-from normless_lab.train.pauses import Pauses, TerminatedError
-from normless_lab.train.turns import Run, Steps
+from normless_lab.train import Settings, versions_of
+from normless_lab.train.pauses import TerminatedError
+from normless_lab.train.turns import current_turn, hand_over
 
 LOCK = "lock"
 # While another process works in the folder of a run.
@@ -37,77 +37,27 @@ def carry_out_run(
 
     The folder is locked, so a second process waits and then reads the finished result. After SIGTERM a worker process
     ends once the run is saved; the `options` are arguments of the kind's function.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: the run takes turns with others, and the GPU has too little memory for it.
     """
-    config, folder = _prepared(kind, values, directory)
-    rows = _row_of(config, folder, _at_once(kind, config, folder, options or {}))
-    while True:
-        try:
-            next(rows)
-        except StopIteration as stop:
-            row: RunRow = stop.value
-            return row
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-
-
-def begin_run(
-    kind: str, values: Mapping[str, Any], directory: str, options: Mapping[str, Any] | None = None
-) -> Run[RunRow]:
-    """As `carry_out_run`, turn by turn; a run of a kind without turns is carried out in one.
-
-    A card without memory for it raises `torch.cuda.OutOfMemoryError` in a turn.
-    """
-    config, folder = _prepared(kind, values, directory)
-    options, begin = options or {}, kind_of(kind).beginning()
-    if begin is None:
-        whole = _at_once(kind, config, folder, options)
-        return Run(None, Pauses(), _row_of(config, folder, whole, in_turns=True))
-    try:
-        run = begin(config, folder, **options)
-    except Exception as error:
-        return Run(None, Pauses(), _row_of(config, folder, _raising(error), in_turns=True))
-    return Run(run.state, run.pauses, _row_of(config, folder, run.steps, in_turns=True))
-
-
-def lacked_memory(kind: str, values: Mapping[str, Any], error: Exception) -> RunRow:
-    """Return the row of a run for which a GPU has too little memory, even without other runs."""
-    config = kind_of(kind).settings_class().from_dict(values)
-    return failed_row(config, f"{type(error).__name__}: {error}", 0.0)
-
-
-def _prepared(kind: str, values: Mapping[str, Any], directory: str) -> tuple[Settings, Path]:
-    """Return the configuration of a run and its folder, which is created."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    return kind_of(kind).settings_class().from_dict(values), folder
-
-
-def _at_once(kind: str, config: Settings, folder: Path, options: Mapping[str, Any]) -> Steps[Report]:
-    """Execute the whole run as one step."""
-    return kind_of(kind).function()(config, folder, **options)
-    yield
-
-
-def _raising(error: Exception) -> Steps[Report]:
-    """Raise the error of a run that could not begin."""
-    raise error
-    yield
-
-
-def _row_of(config: Settings, folder: Path, steps: Steps[Report], *, in_turns: bool = False) -> Steps[RunRow]:
-    """Return the row of a run that `steps` executes, in a folder that is locked for it."""
-    started = time.perf_counter()
+    config, started = kind_of(kind).settings_class().from_dict(values), time.perf_counter()
     # The system releases the lock when the process that holds it dies.
     lock = FileLock(folder / LOCK)
     while not _is_acquired(lock):
-        yield None
+        hand_over()
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    takes_turns = current_turn() is not None
     try:
-        report = yield from steps
+        report = kind_of(kind).function()(config, folder, **(options or {}))
     except TerminatedError as error:
-        if parent_process() is not None and not in_turns:
+        if parent_process() is not None and not takes_turns:
             os._exit(error.exit_code)
         raise WorkerDiedError(f"its process ended: {error}") from error
     except (Exception, SystemExit) as error:
-        if in_turns and type(error).__name__ == "OutOfMemoryError":
+        if takes_turns and type(error).__name__ == "OutOfMemoryError":
             raise
         return failed_row(config, f"{type(error).__name__}: {error}", time.perf_counter() - started)
     except KeyboardInterrupt:
@@ -118,6 +68,12 @@ def _row_of(config: Settings, folder: Path, steps: Steps[Report], *, in_turns: b
     finally:
         lock.release()
     return _row(config, report.outcome, None, report.to_dict(), time.perf_counter() - started)
+
+
+def lacked_memory(kind: str, values: Mapping[str, Any], error: Exception) -> RunRow:
+    """Return the row of a run for which a GPU has too little memory, even without other runs."""
+    config = kind_of(kind).settings_class().from_dict(values)
+    return failed_row(config, f"{type(error).__name__}: {error}", 0.0)
 
 
 def _is_acquired(lock: FileLock) -> bool:

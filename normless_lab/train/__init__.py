@@ -63,6 +63,5 @@ if TYPE_CHECKING:
     from normless_lab.train.training_run import network_and_data as network_and_data
     from normless_lab.train.training_run import train as train
     from normless_lab.train.training_run import trained_network as trained_network
-    from normless_lab.train.turns import Steps as Steps
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -13,7 +13,6 @@ from normless_lab.train.fabric import Fabric
 from normless_lab.train.objective import count_correct, evaluate
 from normless_lab.train.result import EpochRow, chance_accuracy, finished_outcome
 from normless_lab.train.task import EpochTraining, Task
-from normless_lab.train.turns import Steps
 
 TOP = 5
 
@@ -41,24 +40,24 @@ class ClassificationTask(Task[Config]):
 
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return test loss and accuracies, and the training loss with the L2 term."""
-        test = yield from self._test_metrics(fabric, network)
+        test = self._test_metrics(fabric, network)
         return {"training_loss_with_l2": training.loss_with_l2} | test
 
     def final_metrics(
         self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return test loss and accuracies at the end, and the outcome."""
         if diverged:
-            test = yield from self._test_metrics(fabric, network)
+            test = self._test_metrics(fabric, network)
         else:
             test = {name: getattr(rows[-1], name) for name in ("test_loss", "test_accuracy", "test_accuracy_top5")}
         labels = self.data.test_labels
         outcome = "diverged" if diverged else finished_outcome(test["test_accuracy"], labels)
         return {"outcome": outcome, "chance_accuracy": chance_accuracy(labels)} | test
 
-    def _test_metrics(self, fabric: Fabric, network: nn.Module) -> Steps[dict[str, Any]]:
+    def _test_metrics(self, fabric: Fabric, network: nn.Module) -> dict[str, Any]:
         """Return the metrics on the test set, in passes as large as those of training, on a card larger ones."""
         config, top = self.config, min(TOP, self.data.classes)
 
@@ -71,6 +70,6 @@ class ClassificationTask(Task[Config]):
         if fabric.device.type != "cpu":
             share = max(share, self.examples_per_pass)
         batches = self.data.test_batches(share * config.devices, **self.place(fabric))
-        loss, accuracy, top5 = yield from evaluate(fabric, network, batches, sums)
+        loss, accuracy, top5 = evaluate(fabric, network, batches, sums)
         top5_or_none = top5 if self.data.classes > TOP else None
         return {"test_loss": loss, "test_accuracy": accuracy, "test_accuracy_top5": top5_or_none}

@@ -13,7 +13,7 @@ from normless_lab.train.fabric import Fabric
 from normless_lab.train.objective import mean_of_processes
 from normless_lab.train.run_listener import RunListener
 from normless_lab.train.task import EpochTraining
-from normless_lab.train.turns import Event, Steps, event_on
+from normless_lab.train.turns import Event, event_on, hand_over
 
 
 class EpochRecord:
@@ -61,20 +61,19 @@ class EpochRecord:
         self._arriving = losses.to("cpu", non_blocking=True)
         self._arrival = event_on(losses.device)
 
-    def receive(self) -> Steps[bool]:
+    def receive(self) -> bool:
         """Wait for the requested losses and notify the listeners; return whether one of the losses diverged."""
         while self._arrival is not None and not self._arrival.query():
-            yield self._arrival
+            hand_over(self._arrival)
         arrived, self._arriving, self._arrival = self._arriving, None, None
         return False if arrived is None else self._take(arrived.tolist())
 
-    def read(self) -> Steps[bool]:
+    def read(self) -> bool:
         """Read all losses; return whether one of them diverged."""
-        diverged = yield from self.receive()
-        if diverged:
+        if self.receive():
             return True
         self.request()
-        return (yield from self.receive())
+        return self.receive()
 
     def _take(self, values: list[float]) -> bool:
         losses = self.result.losses

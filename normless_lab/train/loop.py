@@ -19,7 +19,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
-from normless._internal.exclusive import exclusive
 from normless._internal.state import has_generators
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
@@ -38,7 +37,7 @@ from normless_lab.train.sharding import Sharded
 from normless_lab.train.step_graph import StepGraph, is_capturable
 from normless_lab.train.synchronized import synchronized
 from normless_lab.train.task import EpochTraining, Task
-from normless_lab.train.turns import Steps
+from normless_lab.train.turns import hand_over
 
 if TYPE_CHECKING:
     from normless.doctor import Watch
@@ -253,12 +252,12 @@ def train_epoch(
     *,
     pauses: Pauses | None = None,
     begun: Mapping[str, Any] | None = None,
-) -> Steps[EpochTraining]:
+) -> EpochTraining:
     """Train for one epoch, counted from 0, or for the rest of an epoch that its checkpoint describes as `begun`.
 
     It ends early at the first loss that diverged. In one process on the CPU a loss is read before its step; on a
     card, and between processes, losses are read after up to 2 · `STEPS_BETWEEN_READS` further steps, which are then
-    left out. It hands back control after each step on a card, and on the CPU if another thread waits.
+    left out. It hands over after each step, if others wait.
 
     Raises:
         StoppedError: `pauses` stops the run, which is saved.
@@ -281,7 +280,7 @@ def train_epoch(
         if rate != record.result.lr:
             record.result.lr = rate
             set_rate(training.optimizer, rate)
-        if (yield from _carry_out_step(training, batch, done + 1, record)):
+        if _step(training, batch, done + 1, record):
             break
         # Probes' measurements are kept by the epoch: runs with them are saved at its end alone.
         if pauses is None or training.ride_along is not None or index + 1 == task.steps_per_epoch:
@@ -289,30 +288,29 @@ def train_epoch(
         code = pauses.due(fabric, done + 1)
         if code == GO_ON:
             continue
-        if (yield from record.read()):
+        if record.read():
             break
         _pause(training, epoch, index + 1, record, time.perf_counter() - start, code)
-    if record.result.diverged is None and not (yield from record.read()):
+    if record.result.diverged is None and not record.read():
         record.average()
     record.result.seconds = time.perf_counter() - start
     return record.result
 
 
-def _carry_out_step(training: Training, batch: Any, step: int, record: EpochRecord) -> Steps[bool]:
+def _step(training: Training, batch: Any, step: int, record: EpochRecord) -> bool:
     """Execute a step of the run, counted from 1; return whether a loss that was read has diverged."""
     if reads_at_once(training.fabric):
         record.add(training.gradients(batch, step))
-        if (yield from record.read()):
+        if record.read():
             return True
         training.update()
-        if exclusive.is_wanted:
-            yield None
+        hand_over()
         return False
     record.add(training.step(batch, step))
-    yield None
+    hand_over()
     if ((step - 1) % training.task.steps_per_epoch + 1) % STEPS_BETWEEN_READS:
         return False
-    if (yield from record.receive()):
+    if record.receive():
         return True
     record.request()
     return False

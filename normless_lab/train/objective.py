@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless._internal.exclusive import exclusive
 from normless_lab.train.fabric import Fabric
 from normless_lab.train.task import Task
-from normless_lab.train.turns import Steps, event_on
+from normless_lab.train.turns import event_on, hand_over
 
 
 def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> tuple[Tensor, Tensor]:
@@ -39,15 +38,15 @@ def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], ba
 
 def evaluate(
     fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
-) -> Steps[list[float]]:
+) -> list[float]:
     """Return means over a set for a network in evaluation mode; the processes share the batches.
 
     The network comes without its wrapper for training, which synchronizes every pass and so requires parts of equal
     size. From logits and targets `sums` computes sums over a batch, and last the count that divides them. On a card
     it hands back control before the sums are read, elsewhere after a batch if another thread waits.
     """
-    total = yield from _summed(fabric, network, batches, sums)
-    yield event_on(total.device)
+    total = _summed(fabric, network, batches, sums)
+    hand_over(event_on(total.device))
     *totals, count = total.tolist()
     return [value / count for value in totals]
 
@@ -55,7 +54,7 @@ def evaluate(
 @torch.no_grad()
 def _summed(
     fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
-) -> Steps[Tensor]:
+) -> Tensor:
     """Return the sums over all batches of all processes, float64 on the device."""
     network.eval()
     if fabric.world_size > 1:
@@ -70,8 +69,7 @@ def _summed(
             logits: Tensor = network(*real)
         values = sums(logits.to(torch.get_default_dtype()), targets)
         total = total + torch.stack([_on(fabric.device, value) for value in values])
-        if exclusive.is_wanted:
-            yield None
+        hand_over()
     if fabric.world_size == 1:
         return total
     # A process that had no batch has a 0 where the others have their sums.

@@ -27,7 +27,6 @@ from normless_lab.train.directory import RunDirectory
 from normless_lab.train.fabric import Fabric
 from normless_lab.train.result import TrainingResult
 from normless_lab.train.schedules import rate_multiplier
-from normless_lab.train.turns import Steps
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -79,12 +78,12 @@ class Task(ABC, Generic[Config]):
         self.data: Any = self.load_data()
 
     @classmethod
-    def trainings(cls, config: Config, train: Callable[[Config], Steps[Any]]) -> Steps[Any]:
+    def trainings(cls, config: Config, train: Callable[[Config], Any]) -> Any:
         """Carry out a run and return its result: `train` by one configuration, or by several in turn.
 
         A configuration of several trainings says so in `Settings.is_one_training`.
         """
-        return (yield from train(config))
+        return train(config)
 
     @abstractmethod
     def load_data(self) -> Any:
@@ -129,13 +128,13 @@ class Task(ABC, Generic[Config]):
     @abstractmethod
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return the fields that rows of this kind have besides the common ones; epochs are counted from 1."""
 
     @abstractmethod
     def final_metrics(
         self, rows: Sequence[Any], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return the fields that results of this kind add to the common ones; a diverged network is tested too."""
 
     def example_inputs(self) -> tuple[Tensor, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import nn
 from normless._internal.exclusive import exclusive
 from normless.code_names import names_of_data
 from normless.probes import RideAlong, preserve_random_state
-from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name, tensor_cores
+from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name
 from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
 from normless_lab.train.fabric import Fabric
@@ -32,7 +31,7 @@ from normless_lab.train.run_logger import RunLogger
 from normless_lab.train.settings import Settings
 from normless_lab.train.sharding import whole_weights
 from normless_lab.train.task import TASKS, EpochTraining, Task
-from normless_lab.train.turns import GlobalState, Run, Steps
+from normless_lab.train.turns import GlobalState, current_turn
 
 TASKS.register(TrainConfig.TASK)(ImageTask)
 
@@ -87,17 +86,18 @@ def train(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
         DataNotFoundError: the data is not available.
         ModuleNotFoundError: a package for this kind of run is not installed.
     """
-    run = begin(config, directory, **options)
-    with denormals_flushed(), run.pauses.listening():
-        return run.finish()
+    state, pauses, run = _prepared(config, directory, **options)
+    if (turn := current_turn()) is not None:
+        turn.pauses = pauses
+    with denormals_flushed(), pauses.listening(), state.running():
+        return run()
 
 
 @exclusive
-def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]) -> Run[Result]:
-    """Return a run that is executed turn by turn, as for several runs on one GPU; arguments as in `train`.
-
-    Training and writing start with the first turn. Errors are those of `train`.
-    """
+def _prepared(
+    config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]
+) -> tuple[GlobalState, Pauses, Callable[[], Result]]:
+    """Return the global state of a run, when it pauses, and the run itself, which has not written anything."""
     on_epoch, ride_along, watch = options.get("on_epoch"), options.get("ride_along"), options.get("watch", False)
     if ride_along is not None or watch:
         check_measurable(config)
@@ -124,32 +124,23 @@ def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
     )
     place.lengthens, place.starts_over = options.get("lengthen", False), not options.get("resume", True)
     dtype = torch.float64 if config.precision == "64-true" else torch.get_default_dtype()
-    return Run(GlobalState(fabric.device, dtype), pauses, _carried_out(config, fabric, place, once))
+    return GlobalState(fabric.device, dtype), pauses, partial(_run, config, fabric, place, once)
 
 
-def _carried_out(
-    config: RunConfig, fabric: Fabric, place: RunDirectory, once: Callable[..., Steps[Any]]
-) -> Steps[Any]:
+def _run(config: RunConfig, fabric: Fabric, place: RunDirectory, once: Callable[..., Any]) -> Any:
     """Check the directory and execute the run in it; several trainings have folders of their own."""
     place.check(config)
 
-    def training(attempt: RunConfig) -> Steps[Any]:
+    def training(attempt: RunConfig) -> Any:
         return once(attempt, place if attempt is config else place.training(config, attempt.epochs))
 
     try:
-        result = yield from task_of(type(config)).trainings(config, training)
+        result = task_of(type(config)).trainings(config, training)
         if not config.is_one_training and fabric.is_global_zero:
             place.store_result(result)
         return result
     finally:
         place.end()
-
-
-@contextmanager
-def own_settings(device: torch.device) -> Iterator[None]:
-    """Within the context, denormals are 0 and a GPU computes on its tensor cores."""
-    with denormals_flushed(), tensor_cores(device):
-        yield
 
 
 def _train_once(
@@ -162,7 +153,7 @@ def _train_once(
     ride_along: RideAlong | None,
     pauses: Pauses,
     watch: bool,
-) -> Steps[Any]:
+) -> Any:
     """Execute one training or the rest of it; read the result if the training is finished."""
     result = place.stored_result(config)
     if result is None:
@@ -174,7 +165,7 @@ def _train_once(
             listeners = [*listeners, LiveFiles(place, training.watch), *logged]
         # Before that, other processes would read the checkpoint of the replaced run.
         fabric.barrier()
-        result = yield from _trained(training, listeners, pauses)
+        result = _trained(training, listeners, pauses)
         if fabric.is_global_zero:
             place.store_result(result)
         fabric.barrier()
@@ -183,7 +174,7 @@ def _train_once(
     return result
 
 
-def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pauses) -> Steps[TrainingResult[Any]]:
+def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pauses) -> TrainingResult[Any]:
     """Train for the remaining epochs."""
     task, fabric, place = training.task, training.fabric, training.task.directory
     finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)
@@ -194,20 +185,20 @@ def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pause
         for listener in listeners:
             listener.on_start(RunStart(task.config, steps, tuple(curves.rows), tuple(losses)))
         for epoch in range(finished, task.config.epochs):
-            trained = yield from train_epoch(training, epoch, listeners, pauses=pauses, begun=begun)
+            trained = train_epoch(training, epoch, listeners, pauses=pauses, begun=begun)
             begun = None
-            row = None if trained.diverged is not None else (yield from _row(training, epoch + 1, trained))
+            row = None if trained.diverged is not None else _row(training, epoch + 1, trained)
             curves.add_epoch(trained.losses, row)
             training.write_measurements(epoch + 1)
             if row is None:
                 _say_diverged(training, epoch, trained)
-                return (yield from _result(training, curves, trained))
+                return _result(training, curves, trained)
             save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
             for listener in listeners:
                 listener.on_epoch(row)
             if epoch + 1 < task.config.epochs:
                 pauses.check(fabric)
-        return (yield from _result(training, curves, None))
+        return _result(training, curves, None)
     except BaseException:
         for listener in listeners:
             listener.on_stop()
@@ -225,11 +216,11 @@ def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> Non
         training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
 
 
-def _row(training: Training, epoch: int, trained: EpochTraining) -> Steps[Any]:
+def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
     """Return the row of a finished epoch, counted from 1."""
     row: Any = training.task.RESULT.ROW
     with whole_weights(training.module):
-        metrics = yield from training.task.epoch_metrics(epoch, trained, training.fabric, training.module)
+        metrics = training.task.epoch_metrics(epoch, trained, training.fabric, training.module)
     return row(
         epoch=epoch,
         rate=trained.lr,
@@ -240,14 +231,14 @@ def _row(training: Training, epoch: int, trained: EpochTraining) -> Steps[Any]:
     )
 
 
-def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> Steps[TrainingResult[Any]]:
+def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> TrainingResult[Any]:
     """Return the result of a finished or diverged training."""
     task, fabric, rows, steps = training.task, training.fabric, curves.rows, len(curves.losses)
     seconds = [row.seconds for row in rows]
     if diverged is not None and not rows:
         seconds = [diverged.seconds / len(diverged.losses) * task.steps_per_epoch]
     with whole_weights(training.module):
-        metrics = yield from task.final_metrics(rows, diverged is not None, fabric, training.module)
+        metrics = task.final_metrics(rows, diverged is not None, fabric, training.module)
     return task.RESULT(
         seconds_per_epoch=sum(seconds) / len(seconds),
         steps=steps,

@@ -1,22 +1,24 @@
-"""Runs that hand back control after every step, so that several of them take turns in one process."""
+"""Runs let others go on between their steps: those on the same card, and trainings of other threads."""
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from normless._internal.exclusive import borrowing
-from normless_lab.train.pauses import Pauses
+from normless._internal.exclusive import borrowing, exclusive
 
 if TYPE_CHECKING:
     # Reading the file of a sweep must not import torch.
     import torch
     from torch import Tensor
 
-Result = TypeVar("Result")
+    from normless_lab.train.pauses import Pauses
+
+# The `state` of the run and the `turn` of the thread.
+_OF_THREAD = threading.local()
 
 
 class Event(Protocol):
@@ -27,10 +29,6 @@ class Event(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the card has reached it."""
-
-
-# A run, or a part of one, that yields after each step: None, or the event that it waits for.
-Steps = Generator[Event | None, None, Result]
 
 
 def event_on(device: torch.device) -> Event | None:
@@ -69,6 +67,7 @@ class GlobalState:
 
         self.device = device
         self._dtype = dtype
+        self._inside = ExitStack()
         self._generators = {"cpu": torch.get_rng_state()}
         self._card: Any = None
         if device.type == "cuda":
@@ -80,6 +79,27 @@ class GlobalState:
             self._card_generator = self._card.clone_state()
         elif has_generators(device):
             self._generators[device.type] = torch.get_device_module(device).get_rng_state(device)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """In the body this thread has the state of the run, except while it hands over; then the stream is free."""
+        before, _OF_THREAD.state = getattr(_OF_THREAD, "state", None), self
+        self._inside.enter_context(self.entered())
+        try:
+            yield
+        finally:
+            self._inside.close()
+            _OF_THREAD.state = before
+            self.release()
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """In the body this thread has the state that it had before the run."""
+        self._inside.close()
+        try:
+            yield
+        finally:
+            self._inside.enter_context(self.entered())
 
     @borrowing
     def entered(self) -> Iterator[None]:
@@ -127,60 +147,90 @@ class GlobalState:
             self._card = None
 
 
-@dataclass
-class Run(Generic[Result]):
-    """A run that is carried out turn by turn.
+class ClosedError(BaseException):
+    """Ends a run that is closed while others go on."""
+
+
+class Turn:
+    """A function in a thread of its own, one of several that go on in turns.
 
     Attributes:
-        state: the global state of torch that belongs to the run; None for a run in one turn, which has its own.
-        pauses: when the run is saved and when it stops.
-        steps: the rest of the run, which returns its result.
-        waits_for: the event on the card before which the run has nothing to do, or None.
+        pauses: those of the run that it carries out, if it is one that can be saved.
+        waits_for: the event on the card before which it has nothing to do, or None.
+        is_over: whether the function has ended.
     """
 
-    state: GlobalState | None
-    pauses: Pauses
-    steps: Steps[Result]
-    waits_for: Event | None = None
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.pauses: Pauses | None = None
+        self.waits_for: Event | None = None
+        self.is_over = False
+        self._call = function, args
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._is_closed = False
+        self._goes_on, self._has_handed_over = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name="normless run", daemon=True)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the run waits for its card."""
+        """Whether it waits for its card."""
         return self.waits_for is not None and not self.waits_for.query()
 
-    def turn(self) -> None:
-        """Carry out the run until it hands back control.
+    def go_on(self) -> bool:
+        """Let the function go on until it hands over; return whether it has ended."""
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._goes_on.release()
+        self._has_handed_over.acquire()
+        return self.is_over
 
-        Raises:
-            StopIteration: the run has ended; `value` is its result.
-        """
-        try:
-            with self._entered():
-                self.waits_for = next(self.steps)
-        except BaseException:
-            self._release()
-            raise
-
-    def finish(self) -> Result:
-        """Carry out the rest of the run and return its result."""
-        while True:
-            try:
-                self.turn()
-            except StopIteration as stop:
-                result: Result = stop.value
-                return result
-            if self.waits_for is not None:
-                self.waits_for.synchronize()
+    def result(self) -> Any:
+        """Return what the function returned, or raise its error."""
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def close(self) -> None:
-        """End the run in its current state."""
-        with self._entered():
-            self.steps.close()
-        self._release()
+        """End the function where it has handed over."""
+        self._is_closed = True
+        if self._thread.ident is not None and not self.is_over:
+            self.go_on()
 
-    def _release(self) -> None:
-        if self.state is not None:
-            self.state.release()
+    def hand_over(self, event: Event | None) -> None:
+        """Wait in the thread of the function for its next turn."""
+        self.waits_for = event
+        self._has_handed_over.release()
+        self._goes_on.acquire()
+        if self._is_closed:
+            raise ClosedError
 
-    def _entered(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.state is None else self.state.entered()
+    def _run(self) -> None:
+        _OF_THREAD.turn = self
+        function, args = self._call
+        try:
+            self._result = function(*args)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.is_over = True
+            self._has_handed_over.release()
+
+
+def current_turn() -> Turn | None:
+    """Return the turn that this thread carries out; None if it does not take turns."""
+    return getattr(_OF_THREAD, "turn", None)
+
+
+def hand_over(event: Event | None = None) -> None:
+    """Let others go on, and return after an event on the card: the runs of this process, or threads that wait."""
+    turn, state = current_turn(), getattr(_OF_THREAD, "state", None)
+    if turn is None and not exclusive.is_wanted:
+        if event is not None:
+            event.synchronize()
+        return
+    with nullcontext() if state is None else state.left():
+        if turn is not None:
+            turn.hand_over(event)
+        elif event is not None:
+            event.synchronize()

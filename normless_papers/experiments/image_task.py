@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normless.probes import probe
-from normless_lab.train import EpochRow, ImageTask, Steps
+from normless_lab.train import EpochRow, ImageTask
 from normless_lab.train.fabric import Fabric
 from normless_papers.experiments.image_runs import PaperConfig, PaperResult
 from normless_papers.results.reproduction import table_to_dict
@@ -25,22 +25,22 @@ class PaperTask(ImageTask[PaperConfig]):
     RESULT = PaperResult
 
     @classmethod
-    def trainings(cls, config: PaperConfig, train: Callable[[PaperConfig], Steps[PaperResult]]) -> Steps[PaperResult]:
+    def trainings(cls, config: PaperConfig, train: Callable[[PaperConfig], PaperResult]) -> PaperResult:
         """Train anew with twice the epochs until the training loss plateaus, if the configuration says so."""
         if not config.epochs_until_plateau:
-            return (yield from train(config))
+            return train(config)
         for doublings in range(config.max_doublings + 1):
             attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
-            result = yield from train(attempt)
+            result = train(attempt)
             if result.plateaued or result.outcome == "diverged":
                 break
         return replace(result, doublings=doublings, config_hash=config.hash)
 
     def final_metrics(
         self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return the metrics of every classification, and the `PaperResult.records`."""
-        metrics = yield from super().final_metrics(rows, diverged, fabric, network)
+        metrics = super().final_metrics(rows, diverged, fabric, network)
         if self.config.record and not diverged:
             inputs = next(iter(self.data.test_batches(min(RECORDED, self.data.test_size)))).inputs
             inputs = inputs.to(device=fabric.device, dtype=torch.get_default_dtype())

@@ -11,7 +11,7 @@ from normless.models import TRANSFORMERS, TokenNumbers, build_model, checkpoint_
 from normless.saving import read_recipe
 from normless.spec import format_call, parse_call
 from normless_lab.data import load_data
-from normless_lab.train import ClassificationTask, EpochRow, Steps, check_logits, saved_folder
+from normless_lab.train import ClassificationTask, EpochRow, check_logits, saved_folder
 from normless_lab.train.fabric import Fabric
 from normless_papers.text.config import TextConfig
 from normless_papers.text.results import TextResult
@@ -59,9 +59,9 @@ class TextTask(TextRun[TextConfig], ClassificationTask[TextConfig]):
 
     def final_metrics(
         self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return test loss and accuracies at the end, the outcome, and what identifies the text."""
-        metrics = yield from super().final_metrics(rows, diverged, fabric, network)
+        metrics = super().final_metrics(rows, diverged, fabric, network)
         return metrics | self.about(self.data.text, self.data.tokens.size, "transformers")
 
     def original(self) -> nn.Module:

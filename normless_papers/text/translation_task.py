@@ -17,7 +17,6 @@ from normless.spec import format_call, parse_call
 from normless_lab.data import load_data
 from normless_lab.train import (
     EpochTraining,
-    Steps,
     chance_accuracy,
     check_logits,
     evaluate,
@@ -124,9 +123,9 @@ class TranslationTask(TextRun[TranslationConfig]):
 
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return loss, accuracy and, if due, BLEU on the validation set."""
-        loss, accuracy = yield from self._evaluated("validation", fabric, network)
+        loss, accuracy = self._evaluated("validation", fabric, network)
         every = self.config.bleu_every
         due = epoch == self.config.epochs or (every is not None and epoch % every == 0)
         return {
@@ -137,9 +136,9 @@ class TranslationTask(TextRun[TranslationConfig]):
 
     def final_metrics(
         self, rows: Sequence[TranslationRow], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> Steps[dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Return the metrics on the test set, the outcome, and what identifies the text; write translations."""
-        loss, accuracy = yield from self._evaluated("test", fabric, network)
+        loss, accuracy = self._evaluated("test", fabric, network)
         greedy, _ = self._scored("test", fabric, network)
         beam, translations = self._scored("test", fabric, network, width=self.config.beam_width)
         if fabric.is_global_zero:
@@ -160,7 +159,7 @@ class TranslationTask(TextRun[TranslationConfig]):
             "validation_bleu": rows[-1].validation_bleu if rows else None,
         } | self.about(self.data.text, self.data.vocabulary.size, "sacrebleu")
 
-    def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> Steps[list[float]]:
+    def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> list[float]:
         """Return teacher-forced loss and accuracy on a set, some of its batches in each process."""
 
         def sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:

@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
 
 from normless_lab.sweeps.executors.admission import Admission
 from normless_lab.sweeps.executors.local import called, prepare_worker, received, report
 from normless_lab.sweeps.executors.processes import ROOM, Ended, Order
-from normless_lab.sweeps.worker import begin_run, carry_out_run, lacked_memory
+from normless_lab.sweeps.worker import carry_out_run, lacked_memory
+from normless_lab.train.pauses import on_sigterm
+from normless_lab.train.turns import Turn
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Turns:
     admission: Admission
     report: Callable[[Ended], None]
     orders: deque[Order] = field(default_factory=deque)
-    _active: dict[Order, Any] = field(default_factory=dict)
+    _active: dict[Order, Turn] = field(default_factory=dict)
 
     @property
     def has_room(self) -> bool:
@@ -48,11 +49,8 @@ class Turns:
         if order.function is not carry_out_run:
             self.report(called(order))
             return
-        try:
-            self._active[order] = begin_run(*order.args)
-            self.admission.begin(order)
-        except Exception as error:
-            self.report(Ended(order.number, error=error))
+        self._active[order] = Turn(order.function, *order.args)
+        self.admission.begin(order)
 
     def turn(self) -> None:
         """Make a step of each run that does not wait for the GPU; if all wait, wait for the first."""
@@ -62,19 +60,23 @@ class Turns:
         if not ready and self._active:
             next(iter(self._active.values())).waits_for.synchronize()
         for order in ready:
-            try:
-                self._active[order].turn()
+            run = self._active[order]
+            if not run.go_on():
                 self.admission.count(order)
-            except StopIteration as stop:
-                self._end(order)
-                self.report(Ended(order.number, stop.value))
+                continue
+            try:
+                row = run.result()
             except Exception as error:
                 self._fail(order, error)
+                continue
+            self._end(order)
+            self.report(Ended(order.number, row))
 
     def terminate(self) -> None:
         """Make each run save itself and stop after its step."""
         for run in self._active.values():
-            run.pauses.terminate()
+            if run.pauses is not None:
+                run.pauses.terminate()
 
     def _end(self, order: Order) -> None:
         del self._active[order]
@@ -114,18 +116,8 @@ def serve_runs(connection: Connection, threads: int, limit: int | None, card: st
     if card is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = card
     prepare_worker(threads)
-    import torch
-
-    from normless_lab.train.pauses import on_sigterm
-    from normless_lab.train.training_run import own_settings
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     turns = Turns(Admission(limit, memory_of_card), partial(report, connection))
-    with (
-        own_settings(device),
-        on_sigterm(turns.terminate),
-        suppress(EOFError, BrokenPipeError, ConnectionResetError),
-    ):
+    with on_sigterm(turns.terminate), suppress(EOFError, BrokenPipeError, ConnectionResetError):
         # The process is started for its first order.
         has_asked = True
         while True:

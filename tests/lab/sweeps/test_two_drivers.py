@@ -16,7 +16,8 @@ from lab_helpers import Here, TinyConfig, tiny_sweep
 
 from normless_lab.sweeps import Laboratory, WorkerDiedError
 from normless_lab.sweeps.store import sqlite_url
-from normless_lab.sweeps.worker import LOCK, begin_run, carry_out_run, put_away
+from normless_lab.sweeps.worker import LOCK, carry_out_run, put_away
+from normless_lab.train.turns import Turn
 
 SWEEP = tiny_sweep(replicates=4, best=4)
 
@@ -70,15 +71,18 @@ def test_a_run_whose_folder_another_driver_removes_is_submitted_again(
 ) -> None:
     """Or removes while its lock is taken: mkdir raises FileExistsError if it is gone before it is looked at."""
     folder, config = tmp_path / "run", TinyConfig()
-    run = begin_run(config.KIND, config.to_dict(), str(folder))
+    run = Turn(carry_out_run, config.KIND, config.to_dict(), str(folder))
     if error is None:
+        folder.mkdir()
         with FileLock(folder / LOCK):
-            run.turn()
+            assert not run.go_on()
             shutil.rmtree(folder)
     else:
         monkeypatch.setattr(FileLock, "acquire", Mock(side_effect=error(17, "File exists")))
+    while not run.go_on():
+        pass
     with pytest.raises(WorkerDiedError, match=r"removed its folder"):
-        (run.turn if error else run.finish)()
+        run.result()
 
 
 def test_a_folder_in_use_is_not_put_away(tmp_path: Path) -> None:

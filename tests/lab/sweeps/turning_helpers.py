@@ -9,18 +9,18 @@ import torch
 from lab_helpers import TinyConfig, TinyResult, tiny_result
 
 from normless_lab.sweeps import Kind
-from normless_lab.train.pauses import Pauses
-from normless_lab.train.turns import GlobalState, Run, Steps
+from normless_lab.train.turns import GlobalState, hand_over
 
 
-def begin(config: TinyConfig, directory: Path, **_: Any) -> Run[TinyResult]:
-    """Begin a run whose epochs are steps; its fate as in `TinyConfig`, and `lacks memory`."""
+def steps(config: TinyConfig, directory: Path, **_: Any) -> TinyResult:
+    """Execute a run whose epochs are steps; its fate as in `TinyConfig`, and `lacks memory`."""
     if config.fate == "cannot begin":
         raise ValueError("no such fate")
-    return Run(GlobalState(torch.device("cpu"), torch.float32), Pauses(), _steps(config, directory))
+    with GlobalState(torch.device("cpu"), torch.float32).running():
+        return _steps(config, directory)
 
 
-def _steps(config: TinyConfig, directory: Path) -> Steps[TinyResult]:
+def _steps(config: TinyConfig, directory: Path) -> TinyResult:
     torch.manual_seed(config.seed)
     draws = []
     for epoch in range(1, config.epochs + 1):
@@ -31,7 +31,7 @@ def _steps(config: TinyConfig, directory: Path) -> Steps[TinyResult]:
             raise ArithmeticError("no such number")
         if config.fate == "lacks memory" and epoch == 2:
             raise torch.cuda.OutOfMemoryError("out of memory")
-        yield None
+        hand_over()
     (directory.parent / f"draws-{config.seed}.txt").write_text(repr(draws))
     return tiny_result(config)
 
@@ -42,4 +42,4 @@ def order(folder: Path) -> list[tuple[int, int]]:
     return [(int(seed), int(epoch)) for seed, epoch in map(str.split, lines)]
 
 
-TURNING = Kind("lab_helpers:TinyConfig", "lab_helpers:tiny", "lab_helpers:TinyResult", f"{__name__}:{begin.__name__}")
+TURNING = Kind("lab_helpers:TinyConfig", f"{__name__}:{steps.__name__}", "lab_helpers:TinyResult")
