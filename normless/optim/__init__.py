@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from normless.optim.groups import ParameterGroups as ParameterGroups
     from normless.optim.groups import param_groups as param_groups
     from normless.optim.in_backward import step_in_backward as step_in_backward
-    from normless.optim.lion import Lion as Lion
-    from normless.optim.muon import Muon as Muon
     from normless.optim.named import OPTIMIZERS as OPTIMIZERS
     from normless.optim.named import defaults_of as defaults_of
     from normless.optim.named import group_options as group_options
