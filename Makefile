@@ -13,7 +13,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo goldens refusals census names lint format bench bench-doctor evidence campaign campaign-save clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo goldens refusals census lint format bench bench-doctor evidence campaign campaign-save clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -33,7 +33,6 @@ help:
 	@echo "make dist       wheel and sdist, installed in an environment of their own and tried"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
-	@echo "make names      normless/names.json and normless_lab/names.json, after adding a scheme, model, probe or data set"
 	@echo "make lint       ruff and mypy"
 	@echo "make evidence   the runs of the headline claims and their page; resumes; EVIDENCE=gpu on a GPU; takes hours"
 	@echo "make campaign   what the verdicts still lack, beside other work, for MINUTES=170; make campaign-save keeps its rows"
@@ -118,10 +117,6 @@ census: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,zoo]" --requirement benchmarks/census/requirements.txt
 	$(BIN)/python -m benchmarks.census --out census $(CENSUS)
 	cp census/census.md docs/census.md
-
-# The names that commands know before torch is imported; a test compares.
-names: $(INSTALLED)
-	$(BIN)/python tests/names_of_tables.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
