@@ -13,7 +13,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo goldens refusals census names lint format bench bench-doctor evidence campaign campaign-save clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo goldens refusals census lint format bench bench-doctor evidence campaign campaign-save clean
 
 help:
 	@echo "make demo    train deep networks with and without normalization; a table, figures and a page"
@@ -102,10 +102,6 @@ census: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,zoo]" --requirement benchmarks/census/requirements.txt
 	$(BIN)/python -m benchmarks.census --out census $(CENSUS)
 	cp census/census.md docs/results/census.md
-
-# The names that commands know before torch is imported; a test compares.
-names: $(INSTALLED)
-	$(BIN)/python tests/names_of_tables.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

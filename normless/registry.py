@@ -77,10 +77,6 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def _points(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=f"normless.{self.plural}")}
 
-    def package_of(self, name: str) -> str:
-        """Return the package that has the entry of an entry point, without importing it."""
-        return self._points[name].module.partition(".")[0]
-
     def __getitem__(self, name: str) -> Entry:
         point = self._points.get(name)
         if point is not None:

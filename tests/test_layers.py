@@ -86,9 +86,13 @@ def names_module(text: str) -> bool:
     return _NAMING.fullmatch(text) is not None and (":" in text or text in MODULES)
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """The modules that a file imports: at its top, in functions, for type checkers, and by their names in texts."""
-    for node in ast.walk(tree):
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports: at its top, in functions, on first use, and by their names in texts."""
+    stub = path.with_suffix(".pyi")
+    for line in ast.parse(stub.read_text(encoding="utf-8")).body if stub.exists() else ():
+        assert isinstance(line, ast.ImportFrom)
+        yield from (f"{module_name(path)}.{line.module or alias.name}" for alias in line.names)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports name their module in full"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -105,7 +109,7 @@ def module_of(name: str) -> str:
     return name
 
 
-NAMED = {name: {*imports(ast.parse(path.read_text(encoding="utf-8")))} for name, path in MODULES.items()}
+NAMED = {name: {*imports(path)} for name, path in MODULES.items()}
 IMPORTS = {name: {*map(module_of, targets)} - {"", name} for name, targets in NAMED.items()}
 
 

@@ -16,7 +16,7 @@ def test_every_public_name_resolves() -> None:
     assert dir(normless) == sorted(normless.__all__)
     errors = {name for name, error in vars(normless.errors).items() if isinstance(error, type)}
     assert errors <= set(normless.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="No normless attribute nothing"):
         _ = normless.nothing
 
 

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.card.settings import CardBench
+from normless.errors import DataNotFoundError
 from normless_lab.bench.step import StepBench
-from normless_lab.data import DataNotFoundError, ImageData, load_data
+from normless_lab.data import ImageData, load_data
 from normless_lab.sweeps.executors.admission import SETTLED, Admission
 from normless_lab.sweeps.executors.card_worker import Turns
 from normless_lab.sweeps.executors.processes import Ended, Order

@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--optimizer",
         type=str,
         default=None,
-        help='a class of torch.optim, Lion or Muon with its arguments, as in "AdamW(lr=1e-3, weight_decay=0.05)", or '
+        help='a class of torch.optim with its arguments, as in "AdamW(lr=1e-3, weight_decay=0.05)", or '
         "FILE.py:NAME; the next three options are those of SGD",
     )
     group.add_argument(

@@ -14,7 +14,7 @@ from normless._internal.copying import copied
 from normless.errors import NormlessError
 from normless.models import zoos
 from normless.models.layers import MODELS, Network
-from normless.models.network_class import is_class, network_of_class
+from normless.models.network_class import is_class, network_of_class, refuse_kernels
 from normless.models.text_classifier import TRANSFORMERS, is_path, text_classifier
 from normless.registry import check_arguments, did_you_mean
 from normless.spec import format_call, parse_call, split_source
@@ -140,6 +140,8 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
     if large:
         raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")
     try:
+        if source == TRANSFORMERS:
+            refuse_kernels(arguments)
         if source == TRANSFORMERS and is_class(call):
             check_arguments(f"class {name}", arguments, network_of_class, given=("name",))
             return network_of_class(name, **arguments), None

@@ -1,4 +1,4 @@
-"""Optimizers by name: the classes of torch.optim, Lion and Muon, and those of files and other packages."""
+"""Optimizers by name: the classes of torch.optim, and those of files and other packages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.optim import Optimizer
 
 from normless.optim.decay import Policy
 from normless.optim.groups import param_groups
-from normless.optim.lion import Lion
-from normless.optim.muon import Muon
 from normless.registry import Registry, check_arguments
 from normless.residual import ResidualMap
 from normless.spec import parse_call
 
 OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer")
-"""Classes of optimizers by name; of the two called Muon, the one that trains a whole network."""
+"""Classes of optimizers by name."""
+MUON: tuple[type[Optimizer], ...] = tuple(filter(None, [getattr(torch.optim, "Muon", None)]))
+"""`torch.optim.Muon`, which torch has since 2.9."""
 
-for _name, _kind in {**vars(torch.optim), "Lion": Lion, "Muon": Muon}.items():
+for _name, _kind in vars(torch.optim).items():
     if isinstance(_kind, type) and issubclass(_kind, Optimizer) and _kind is not Optimizer:
         OPTIMIZERS.register(_name)(_kind)
 
@@ -47,11 +47,10 @@ def defaults_of(kind: type[Optimizer]) -> Mapping[str, Any]:
     return {name: None if default is Parameter.empty else default for name, default in stated.items()}
 
 
-def group_options(kind: type[Optimizer], rate: float, options: Mapping[str, Any]) -> dict[str, float]:
-    """Return the further arguments of `param_groups` for an optimizer: the rate of hidden matrices, and its own ε."""
+def group_options(kind: type[Optimizer], options: Mapping[str, Any]) -> dict[str, float]:
+    """Return the further argument of `param_groups` for an optimizer, its own ε if it has one."""
     epsilon = options.get("eps", defaults_of(kind).get("eps"))
-    asked = {"muon_lr": rate} if kind is Muon else {}
-    return asked | ({"eps": epsilon} if isinstance(epsilon, float) else {})
+    return {"eps": epsilon} if isinstance(epsilon, float) else {}
 
 
 def make_optimizer(
@@ -74,7 +73,7 @@ def make_optimizer(
         policy, scalar_lr_scale, inputs, example_inputs, residual_map: as in `param_groups`.
 
     Raises:
-        ValueError: there is no such class, it does not take these arguments, or Muon finds no hidden matrices.
+        ValueError: there is no such class, it does not take these arguments, or not these parameters.
         UnresolvedStructureError: as in `param_groups`.
     """
     kind, options = parse_optimizer(text)
@@ -89,6 +88,6 @@ def make_optimizer(
         scalar_lr_scale=scalar_lr_scale,
         residual_map=residual_map,
         example_inputs=example_inputs,
-        **group_options(kind, rate, options),
+        **group_options(kind, options),
     )
     return kind(groups, **{name: rate for name in ("lr",) if name in defaults}, **options)

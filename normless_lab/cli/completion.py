@@ -8,10 +8,11 @@ from typing import Any, get_args
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import ARGUMENTS, add_json_flag, answer, names_of
+from normless.cli import ARGUMENTS, add_json_flag, answer
 from normless.cli.commands import COMMANDS, help_of
 from normless.errors import MissingExtraError
 from normless.extras import import_extra
+from normless.registry import TABLES
 
 SHELLS = ("bash", "zsh")
 # Texts that may be a file; a colon, as in the names of networks, separates words in bash.
@@ -74,7 +75,7 @@ def _choices(action: argparse.Action) -> list[str] | None:
     if isinstance(action.metavar, str) and action.metavar.startswith("{"):
         return [choice for choice in action.metavar.strip("{}").split(",") if choice != "null"]
     table = ARGUMENTS.get(action.dest, "models")
-    return None if table == "models" else list(names_of(table))
+    return None if table == "models" else list(TABLES[table])
 
 
 def _summary(text: str) -> str:

@@ -171,7 +171,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
             one it has, or left out.
         data: the data set as text, such as digits or cifar10.
         ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
-        optimizer: the optimizer as text, a class of torch.optim, Lion or Muon with its arguments, as in
+        optimizer: the optimizer as text, a class of torch.optim with its arguments, as in
             AdamW(lr=1e-3, weight_decay=0.05), or FILE.py:NAME. Its lr, weight_decay, momentum and nesterov are the
             settings rate, weight_decay, momentum and nesterov, by whichever of the two they are given.
         rate: learning rate, before the multipliers of schedule and groups. The default of the optimizer's class if
@@ -246,8 +246,6 @@ class TrainConfig(ExamplesConfig[RunResult]):
             )
         if self.nesterov and not self.momentum:
             yield f"Nesterov's momentum needs a momentum above 0, got momentum={self.momentum:g}."
-        if self.strategy == "fsdp2" and self.optimizer.partition("(")[0] == "Muon":
-            yield "Muon needs whole matrices; leave strategy='fsdp2' out, or take an optimizer such as AdamW."
         if self.sync_batch_norm and (self.compile or self.recompute != "never"):
             yield "sync_batch_norm is for networks neither compiled nor recomputed; leave one of the two out."
         if self.compile and self.recompute != "never":

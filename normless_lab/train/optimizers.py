@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from normless.optim import Muon, defaults_of, group_options, parse_optimizer
+from normless.optim import defaults_of, group_options, parse_optimizer
 from normless.residual import ResidualMap
 from normless_lab.train.capturable import CapturableSGD
 from normless_lab.train.optimizer_settings import FIELDS, SGD
@@ -32,12 +32,12 @@ def build(config: Any, network: nn.Module, structure: ResidualMap) -> Optimizer:
     is_sharded = isinstance(parameter, DTensor)
     # Fused kernels read a rate that is a tensor in single precision.
     is_exact = not (config.precision == "64-true" and parameter.is_cuda)
-    groups = groups_of(config, network, structure, **group_options(kind, config.rate, options))
+    groups = groups_of(config, network, structure, **group_options(kind, options))
     if config.optimizer == SGD:
         return _sgd(config, groups, is_sharded, is_exact)
     takes = defaults_of(kind)
     chosen = {argument: getattr(config, field) for field, argument in FIELDS.items() if argument in takes}
-    if kind in (Adam, AdamW, Muon) and not is_sharded and is_exact:
+    if kind in (Adam, AdamW) and not is_sharded and is_exact:
         chosen |= {} if _KERNELS & options.keys() else {"fused": True}
     elif "capturable" in takes and parameter.device.type != "cpu":
         chosen |= {} if _KERNELS & options.keys() else {"capturable": True}

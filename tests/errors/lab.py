@@ -10,9 +10,10 @@ from torch import nn
 
 import normless as nl
 from errors.wrong import Wrong
+from normless.errors import DataFormatError
 from normless.models import wide_resnet
 from normless_lab.cli.laboratory import job_parameters
-from normless_lab.data import Augmentation, DataFormatError, Split, in_memory, load_data
+from normless_lab.data import Augmentation, Split, in_memory, load_data
 from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
 from normless_lab.train import TrainConfig
 from normless_lab.train.pauses import Pauses
@@ -48,8 +49,7 @@ SETTINGS = [
     setting("no decay in text", "weight_decay", optimizer="Rprop(weight_decay=1)"),
     setting("no decay", "Rprop", "weight_decay", optimizer="Rprop", weight_decay=0.1),
     setting("LBFGS", "LBFGS", "several times", optimizer="LBFGS"),
-    setting("Muon of shards", "Muon", "strategy='fsdp2'", optimizer="Muon", strategy="fsdp2"),
-    setting("optimizer's rate", "rate should be greater than 0", optimizer="Lion(lr=-1.0)"),
+    setting("optimizer's rate", "rate should be greater than 0", optimizer="Adam(lr=-1.0)"),
     setting("optimizer misspelt", "'Adan'", "Did you mean", optimizer="Adan"),
     setting("compiled twice", "neither compiled nor recomputed", sync_batch_norm=True, compile=True),
     setting("compiled shards", "strategy='fsdp2'", "neither compiled nor recomputed", strategy="fsdp2", compile=True),

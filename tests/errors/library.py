@@ -17,7 +17,7 @@ from errors.wrong import Wrong
 from normless.errors import InputsError, UnresolvedStructureError, UnsupportedEditError
 from normless.models import resnet_cifar, text_classifier, transformer, wide_resnet
 from normless.models.spec import build_model, build_with_inputs
-from normless.optim import Lion, Muon, make_optimizer, parse_optimizer
+from normless.optim import parse_optimizer
 from normless.probes.measure import every
 
 ROWS, X = torch.ones(2, 6), torch.randn(4, 3, 8, 8)
@@ -92,14 +92,9 @@ OPTIM = [
           "matches *attention*, encoder.*, or a later"),
     Wrong("step in backward, LBFGS", lambda: nl.step_in_backward(torch.optim.LBFGS(nn.Linear(2, 2).parameters())),
           ValueError, "LBFGS needs all gradients"),
-    Wrong("Lion, betas", lambda: Lion(LINEAR.parameters(), betas=(0.9, 1.0)), ValueError, "two betas"),
-    Wrong("Muon, no matrices", lambda: make_optimizer("Muon", nn.Sequential(nn.Conv2d(3, 4, 3)), X), ValueError,
-          "Muon trains hidden matrices", "Choose AdamW"),
-    Wrong("Muon, parameters", lambda: Muon(LINEAR.parameters()),  # type: ignore[arg-type]
-          ValueError, "param_groups(…, muon_lr=…)"),
     *(Wrong(f"optimizer {text}", later(parse_optimizer, text), ValueError, *words)
       for text, *words in (
-          ("AdmW", "no optimizer 'AdmW'", "Did you mean AdamW?", "Lion"),
+          ("AdmW", "no optimizer 'AdmW'", "Did you mean AdamW?", "Rprop"),
           ("AdamW(weight_deacy=1)", "does not take weight_deacy", "Did you mean weight_decay?"),
           ("mine.py:Own", "There is no file mine.py"))),
 ]  # fmt: skip

@@ -15,14 +15,14 @@ from normless.doctor.experiments.rates import LITTLE, NEAR, ROUNDED, judge_fit, 
 from normless.doctor.experiments.steps import Trial, scheduled_rate, tried
 from normless.doctor.facts.examination import Examination, pass_through
 from normless.doctor.facts.flow import tensors, with_rows
+from normless.doctor.facts.together import parts_of
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
-from normless.optim import Lion, Muon
-from normless.optim.muon import OF_MATRICES
+from normless.optim.named import MUON
 
 # A decay of the weights by more than this share per step is not regularization.
 DECAY = 0.02
 # Optimizers that subtract lr · weight_decay · w in a step, whatever the size of the gradient.
-_SUBTRACTS_DECAY = (SGD, AdamW, Lion, Muon, *OF_MATRICES)
+_SUBTRACTS_DECAY = (SGD, AdamW, *MUON)
 # The rate of AdamW where no optimizer is given.
 RATE = 1e-3
 # The share of the weights' norm below which an update in float32 is not exact.
@@ -73,7 +73,9 @@ def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
     assert exam.optimizer is not None
     groups = exam.optimizer.param_groups
     decay = max(group["lr"] * group.get("weight_decay", 0.0) for group in groups)
-    subtracts_decay = isinstance(exam.optimizer, _SUBTRACTS_DECAY) or groups[0].get("decoupled_weight_decay", False)
+    subtracts_decay = all(isinstance(each, _SUBTRACTS_DECAY) for each in parts_of(exam.optimizer)) or groups[0].get(
+        "decoupled_weight_decay", False
+    )
     if decay > DECAY and subtracts_decay:
         evidence = {"rate": trial.rate, "decay": max(group["weight_decay"] for group in groups), "per_step": decay}
         yield finding("excessive_decay", (), evidence)

@@ -60,3 +60,8 @@ def one_optimizer(given: Any) -> Optimizer | None:
         name = given.__name__
         raise InputsError(f"Expected an optimizer, got the class {name}: make one, {name}(model.parameters(), lr=…).")
     raise InputsError(f"Expected an optimizer, or a list of optimizers, got {type(given).__name__}.")
+
+
+def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
+    """Return the optimizers that one consists of, itself if it is not several."""
+    return [] if optimizer is None else getattr(optimizer, "optimizers", [optimizer])

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.held import held, held_elsewhere, named_groups
+from normless.doctor.facts.together import parts_of
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 from normless.nn import Pointwise
-from normless.optim import Muon
 from normless.optim.decay import decays_of
-from normless.optim.muon import OF_MATRICES
+from normless.optim.named import MUON
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines
 from normless.residual import ResidualMap
@@ -128,5 +128,5 @@ def _derf_under_muon(exam: Examination) -> Iterator[Finding]:
     }
     # The factor allows for the rounding of float32.
     steep = {name: alpha for name, alpha in alphas.items() if alpha > 1.001 * _ALPHA}
-    if steep and isinstance(exam.optimizer, (Muon, *OF_MATRICES)):
+    if steep and any(isinstance(each, MUON) for each in parts_of(exam.optimizer)):
         yield finding("derf_under_muon", list(steep), {"modules": len(steep), "alpha": max(steep.values())})

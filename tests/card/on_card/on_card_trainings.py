@@ -49,9 +49,8 @@ KINDS: dict[str, Any] = {
         beam_width=2,
     ),
 }
-# Fused, of ours, and capturable.
+# Fused, and capturable.
 ADAMW = {"optimizer": "AdamW", "rate": 0.01, "momentum": 0.0}
-LION = {"optimizer": "Lion", "rate": 0.001, "momentum": 0.0}
 NADAM = {"optimizer": "NAdam", "rate": 0.01, "momentum": 0.0}
 AUGMENTED = {"mixup": 0.4, "cutout": 2, "crop": 1, "flip": True, "clip": 0.01}
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -87,7 +86,7 @@ def test_two_epochs(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [("images", {"mixup": 0.4}), ("images", ADAMW), ("images", LION), ("text", {}), ("translation", {})],
+    [("images", {"mixup": 0.4}), ("images", ADAMW), ("text", {}), ("translation", {})],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     drops = {"dropout": 0.3} if kind == "images" else {}
@@ -126,7 +125,7 @@ def waits_of(config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
     return found
 
 
-@pytest.mark.parametrize("settings", [AUGMENTED, ADAMW, LION, NADAM], ids=str)
+@pytest.mark.parametrize("settings", [AUGMENTED, ADAMW, NADAM], ids=str)
 def test_no_step_on_images_waits_for_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normless_lab.data import DataFormatError
+from normless.errors import DataFormatError
 from normless_lab.data.images.cifar_batches import read_batch
 
 # What Python 2 and NumPy 1 wrote into the official files: {"data": an array [[1, 2]] of bytes, "labels": [3]}.

@@ -16,7 +16,8 @@ import torch.hub
 from image_files import write_cifar10
 from torchvision.datasets import CIFAR10
 
-from normless_lab.data import DataNotFoundError, load_data
+from normless.errors import DataNotFoundError
+from normless_lab.data import load_data
 from normless_lab.data.downloads import fetch_files
 
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from normless_lab.data import Augmentation, Batch, DataFormatError, ImageData, load_data
+from normless.errors import DataFormatError
+from normless_lab.data import Augmentation, Batch, ImageData, load_data
 
 SMALL: dict[str, Any] = {"size": 8, "resize": 10, "workers": 0}
 

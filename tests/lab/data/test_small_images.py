@@ -12,7 +12,8 @@ from image_files import random_images, write_batch, write_cifar10, write_parquet
 from scipy.io import savemat
 from torchvision.datasets import SVHN
 
-from normless_lab.data import Augmentation, DataFormatError, ImageData, load_data
+from normless.errors import DataFormatError
+from normless_lab.data import Augmentation, ImageData, load_data
 
 
 def stored_test_set(data: ImageData) -> tuple[Any, list[int]]:

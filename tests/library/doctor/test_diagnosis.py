@@ -16,7 +16,6 @@ from torch.optim import SGD, AdamW
 import normless as nl
 from normless.edits import RemoveNorms, ScaleSums
 from normless.models import wide_resnet
-from normless.optim import make_optimizer
 from normless.schemes import Scheme
 
 
@@ -104,7 +103,8 @@ def test_weight_decay_policies(policy: str) -> None:
 def test_muon_with_a_large_alpha_of_derf_is_advised_against(scheme: str) -> None:
     norms = len(nl.residual_map(narrow(4)).norms)
     network = nl.convert(narrow(4), scheme)
-    optimizer = make_optimizer("Muon(lr=1e-3, weight_decay=0)", network, vectors()[0])
+    groups = nl.param_groups(network, vectors()[0], lr=1e-3, weight_decay=0, muon_lr=1e-3)
+    optimizer = [torch.optim.Muon(groups.muon), torch.optim.AdamW(groups.rest)]
     found = [one for one in diagnose(network, vectors(), optimizer=optimizer).advice if one.kind == "derf_under_muon"]
     assert bool(found) == (scheme == "derf")
     if found:

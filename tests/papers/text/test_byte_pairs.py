@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normless_lab.data import DataFormatError
+from normless.errors import DataFormatError
 from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.tokens import SPECIAL_TOKENS
 

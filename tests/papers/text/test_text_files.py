@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from normless_lab.data import DataFormatError, DataNotFoundError, load_data
+from normless.errors import DataFormatError, DataNotFoundError
+from normless_lab.data import load_data
 from normless_lab.data.downloads import fetch_files
 from normless_papers.text import ParallelText, parallel_folder
 from normless_papers.text.text_sets import LabelledText, Pairs

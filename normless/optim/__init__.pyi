@@ -1,0 +1,13 @@
+from .clipping import adaptive_gradient_clipping as adaptive_gradient_clipping
+from .clipping import clip_in_step as clip_in_step
+from .decay import SHORT as SHORT
+from .decay import decays_of as decays_of
+from .groups import ParameterGroups as ParameterGroups
+from .groups import param_groups as param_groups
+from .in_backward import step_in_backward as step_in_backward
+from .named import OPTIMIZERS as OPTIMIZERS
+from .named import defaults_of as defaults_of
+from .named import group_options as group_options
+from .named import make_optimizer as make_optimizer
+from .named import parse_optimizer as parse_optimizer
+from .recomputation import recompute_blocks as recompute_blocks

@@ -1,0 +1,12 @@
+from .factors import Gain as Gain
+from .factors import gains as gains
+from .moments import Moments as Moments
+from .predictions import BlockMoments as BlockMoments
+from .predictions import block_moments as block_moments
+from .quadrature import Stream as Stream
+from .quadrature import activation_gain as activation_gain
+from .quadrature import is_homogeneous as is_homogeneous
+from .quadrature import normal_moments as normal_moments
+from .rules import RULES as RULES
+from .rules import Propagation as Propagation
+from .rules import rule as rule

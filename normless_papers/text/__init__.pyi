@@ -1,0 +1,14 @@
+from .byte_pairs import BytePairs as BytePairs
+from .config import TextConfig as TextConfig
+from .config import TranslationConfig as TranslationConfig
+from .kinds import TRAIN_TEXT as TRAIN_TEXT
+from .kinds import TRAIN_TRANSLATION as TRAIN_TRANSLATION
+from .results import TextResult as TextResult
+from .results import TranslationResult as TranslationResult
+from .search import beam_search as beam_search
+from .text_batches import TextData as TextData
+from .text_sets import LabelledText as LabelledText
+from .text_sets import ParallelText as ParallelText
+from .translating import bleu as bleu
+from .translating import translate as translate
+from .translation_batches import TranslationData as TranslationData
