@@ -72,7 +72,7 @@ def _batch(exam: Examination) -> pd.DataFrame:
         for number, tensor in enumerate(tensors(values)):
             row: dict[str, Any] = {"part": part, "number": number, "shape": tuple(tensor.shape)}
             row["type"] = str(tensor.dtype).removeprefix("torch.")
-            rows.append(row | _range(tensor))
+            rows.append(row | {**_range(tensor)})
     return pd.DataFrame(rows)
 
 

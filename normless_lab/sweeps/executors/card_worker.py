@@ -57,8 +57,9 @@ class Turns:
         if self.orders and self.has_room:
             self.take(self.orders.popleft())
         ready = [order for order, run in self._active.items() if not run.is_waiting]
-        if not ready and self._active:
-            next(iter(self._active.values())).waits_for.synchronize()
+        waits_for = next((run.waits_for for run in self._active.values()), None)
+        if not ready and waits_for is not None:
+            waits_for.synchronize()
         for order in ready:
             run = self._active[order]
             if not run.go_on():
