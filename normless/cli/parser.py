@@ -58,6 +58,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         exit_on_error=False,
     )
     implementation.add_arguments(parser)
+    _show(parser, getattr(implementation, "COMMON", ()), rest)
     set_loader("yaml", _without_aliases, (YAMLError, ValueError, TypeError, RecursionError))
     _check_paths(parser, rest)
     try:
@@ -65,6 +66,19 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
     except ArgumentError as error:
         known = parser._option_string_actions
         raise NormlessError(f"{_sentence(str(error), rest, known)}; see normless {_words(name)} --help.") from error
+
+
+def _show(parser: ArgumentParser, common: Collection[str], words: Sequence[str]) -> None:
+    """Show the common flags of a command in its help, if it says which they are, in one sentence each.
+
+    ``--help-all`` shows all flags, and all that there is to say of them.
+    """
+    if not common:
+        return
+    parser.add_argument("--help-all", action="help", default=SUPPRESS, help="show all flags, in full")
+    for action in () if "--help-all" in words else parser._actions:
+        is_shown = action.dest in (*common, "help", "help_all")
+        action.help = (action.help or "").partition(". ")[0].partition("; ")[0] if is_shown else SUPPRESS
 
 
 def _check_paths(parser: ArgumentParser, words: Sequence[str]) -> None:

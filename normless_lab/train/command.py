@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
 import docstring_parser
 import yaml
@@ -32,6 +32,12 @@ class TrainCommand:
     config_type: type[RunConfig]
     asks: bool = False
     """Whether the command asks for a model if nothing is set, rather than train the default network."""
+
+    COMMON: ClassVar = frozenset(
+        "config model scheme data data_root epochs rate optimizer weight_decay batch_size batch_tokens schedule seed "
+        "device precision out probes watch restart json".split()
+    )
+    """The flags of its help; the others are in that of ``--help-all``."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add a flag for every setting, the YAML file that may set them, and where the run goes."""
@@ -187,7 +193,7 @@ def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
         flags = (f"--{name.replace('_', '-')}", *ALIASES.get(name, ()))
         meaning = " ".join(meanings[name].split()).rstrip(".").replace("%", "%%")
         for hint in (name for name in hints if "_" in name):
-            meaning = re.sub(rf"\b{hint}\b", f"--{hint.replace('_', '-')}", meaning)
+            meaning = re.sub(rf"\b{hint}\b(?!=)", f"--{hint.replace('_', '-')}", meaning)
         hint, default = hints[name], getattr(kind, name)
         if default is None:
             hint, meaning = hint | None, meaning.replace("if null", "if left out")

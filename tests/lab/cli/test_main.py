@@ -35,15 +35,23 @@ def test_help_imports_neither_torch_nor_pandas_nor_matplotlib() -> None:
 def test_the_help_of_a_command(name: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """It offers JSON, ends with an example, shows no types of Python, and has a text for each option."""
     monkeypatch.setenv("COLUMNS", "500")
+    implementation = COMMANDS[name].implementation()
     assert main([*name.split("."), "--help"]) == 0
     printed = capsys.readouterr().out
     assert "--json" in printed
+    if common := getattr(implementation, "COMMON", ()):
+        assert len(printed.splitlines()) < 60, "a screen"
+        assert main([*name.split("."), "--help-all"]) == 0
+        whole = capsys.readouterr().out
+        flags = [re.findall(r"^  (--[\w-]+)", text, re.MULTILINE) for text in (printed, whole)]
+        assert {flag[2:].replace("-", "_") for flag in flags[0]} - {"help_all"} <= common
+        assert {*flags[0]} < {*flags[1]}
+        printed = whole
     assert printed.rstrip().endswith(f"example:\n  {COMMANDS[name].example}")
     assert COMMANDS[name].example.startswith(f"normless {name.replace('.', ' ')} ")
     written = WRITTEN_NULL.get(name, "")
     assert written in printed
     assert OF_PYTHON.search(printed.replace(written, "")) is None
-    implementation = COMMANDS[name].implementation()
     assert callable(implementation.run)
     parser = ArgumentParser(exit_on_error=False)
     implementation.add_arguments(parser)
