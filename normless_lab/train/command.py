@@ -34,28 +34,11 @@ class TrainCommand:
     """Whether the command asks for a model if nothing is set, rather than train the default network."""
 
     COMMON: ClassVar = frozenset(
-        [
-            "config",
-            "model",
-            "scheme",
-            "data",
-            "data_root",
-            "epochs",
-            "rate",
-            "optimizer",
-            "weight_decay",
-            "batch_size",
-            "batch_tokens",
-            "schedule",
-            "seed",
-            "device",
-            "precision",
-            "out",
-            "probes",
-            "watch",
-            "restart",
-            "json",
-        ]
+        (
+            *("config", "model", "scheme", "data", "data_root", "epochs", "rate", "optimizer", "weight_decay"),
+            *("batch_size", "batch_tokens", "schedule", "seed", "device", "precision", "out", "probes", "watch"),
+            *("restart", "json"),
+        )
     )
     """The flags of its help; the others are in that of ``--help-all``."""
 
