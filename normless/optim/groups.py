@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,6 +13,7 @@ from normless._internal.arguments import forward_arguments, unwrapped
 from normless._internal.exclusive import exclusive
 from normless.nn import ResidualSum
 from normless.optim.decay import GROUPS, PARTS, Policy, decays_of, patterns_of
+from normless.optim.layerwise import around, kept_from_decay, layer_scales
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines, parts_of_weights
 from normless.residual import ResidualMap
@@ -65,6 +66,7 @@ def param_groups(
     policy: Policy = "guidelines",
     scalar_lr_scale: float = 1.0,
     muon_lr: float | None = None,
+    layer_decay: float = 1.0,
     eps: float = 1e-8,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
@@ -85,13 +87,18 @@ def param_groups(
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 in the code of Fixup's authors.
         muon_lr: the rate of the hidden matrices, for `torch.optim.Muon(groups.muon)` beside another optimizer on
             `groups.rest`; weights are then split as in `parts_of_weights`.
+        layer_decay: d of layer-wise rates: each block has d times the rate of the next one, see `layer_scales`.
         eps: ε of Adam, which a scheme (`completep`) may scale on branches like the rate.
         residual_map: the network's map; computed if None, with the example inputs if necessary.
         inputs, example_inputs: as in `residual_map`.
 
+    Parameters that the network itself keeps from decay, see `kept_from_decay`, do not decay unless a pattern of the
+    policy names them.
+
     Returns:
         Dictionaries with keys params, name, lr, rate_scale and weight_decay, which print as a table. Parameters of a
-        group that match a pattern are a group of their own, `GROUP:PATTERN`. Parameters on branches with a rate of
+        group that match a pattern are a group of their own, `GROUP:PATTERN`; those that the network keeps from decay
+        are `GROUP:kept`, those of the K-th rate of layers `GROUP:layer_K`. Parameters on branches with a rate of
         their own (`depth_mup`, `completep`) are a group `GROUP:branches`, with a key eps if ε is scaled.
 
     Raises:
@@ -100,7 +107,7 @@ def param_groups(
         UnresolvedStructureError: the network must be traced, but there are no inputs or the forward pass fails.
     """
     rates = {"lr": lr, "weight_decay": weight_decay, "scalar_lr_scale": scalar_lr_scale, "eps": eps}
-    rates |= {} if muon_lr is None else {"muon_lr": muon_lr}
+    rates |= {"layer_decay": layer_decay} | ({} if muon_lr is None else {"muon_lr": muon_lr})
     _check_rates(rates)
     decays_of(policy, weight_decay)  # Raises for a wrong policy before the network is traced.
     positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
@@ -113,8 +120,14 @@ def param_groups(
     wanted = {*PARTS} if muon_lr is not None else {*PARTS} & decays.keys()
     if wanted:
         roles = _refined(model, residual_map, roles, wanted)
-    reason = f"guidelines: {why}" if "guidelines" in policy else ""
-    return ParameterGroups(_grouped(model, residual_map, roles, decays, rates), reason)
+    reasons = [f"guidelines: {why}"] if "guidelines" in policy else []
+    made = _grouped(model, residual_map, roles, decays, rates)
+    ids = {id(parameter): name for name, parameter in model.named_parameters()}
+    kept = [ids[id(parameter)] for group in made if ":kept" in group["name"] for parameter in group["params"]]
+    if kept:
+        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
+        reasons.append(f"the network itself keeps {', '.join(kept[:3])}{more} from decay")
+    return ParameterGroups(made, "\n".join(reasons))
 
 
 def _check_rates(rates: dict[str, float]) -> None:
@@ -141,28 +154,36 @@ def _grouped(
     patterns = patterns_of(decays)
     named = dict(model.named_parameters())
     factors = _branch_factors(model, residual_map)
-    groups: dict[tuple[str, str, Factors], dict[str, Any]] = {}
+    kept = kept_from_decay(model)
+    layers = layer_scales(model, residual_map, rates["layer_decay"]) if rates["layer_decay"] != 1.0 else {}
+    depths = {scale: number for number, scale in enumerate(sorted({*layers.values()}))}
+    groups: dict[tuple[str, str, Factors, float], dict[str, Any]] = {}
     for name, group in roles.items():
         pattern = next((candidate for candidate in reversed(patterns) if fnmatchcase(name, candidate)), "")
         rate, epsilon = scaled = factors.get(name, UNSCALED)
-        scale = rate * rates["scalar_lr_scale"] if group == "scalars" else rate
+        layer = layers.get(name, 1.0)
+        scale = layer * rate * (rates["scalar_lr_scale"] if group == "scalars" else 1.0)
+        decay = decays.get(pattern or group, decays.get("weights", 0.0) if group in PARTS else 0.0)
+        if name in kept and not pattern and decay:
+            pattern, decay = "kept", 0.0
         is_muon = group == "hidden" and "muon_lr" in rates
+        at = f"layer_{depths[layer]}" if layers else ""
         made = {
             "params": [],
-            "name": ":".join(filter(None, (group, pattern, "" if scaled == UNSCALED else "branches"))),
+            "name": ":".join(filter(None, (group, pattern, "" if scaled == UNSCALED else "branches", at))),
             "lr": rates["muon_lr" if is_muon else "lr"] * scale,
             "rate_scale": scale,  # not lr_scale, by which timm's schedulers would multiply the scaled rate again
-            "weight_decay": decays.get(pattern or group, decays.get("weights", 0.0) if group in PARTS else 0.0),
+            "weight_decay": decay,
         }
         made |= {} if epsilon == 1.0 or is_muon else {"eps": rates["eps"] * epsilon}
-        groups.setdefault((group, pattern, scaled), made)["params"].append(named[name])
-    idle = [candidate for candidate in patterns if all(candidate != pattern for _, pattern, _ in groups)]
+        groups.setdefault((group, pattern, scaled, layer), made)["params"].append(named[name])
+    idle = [candidate for candidate in patterns if all(candidate != pattern for _, pattern, *_ in groups)]
     if idle:
         raise ValueError(
             f"No trainable parameter of this network matches {', '.join(idle)}, or a later pattern takes them; "
             f"names of its parameters are {', '.join(list(named)[:3])}."
         )
-    order = sorted(groups, key=lambda key: (GROUPS.index(key[0]), key[1] != "", key[2] != UNSCALED))
+    order = sorted(groups, key=lambda key: (GROUPS.index(key[0]), key[1] != "", key[2] != UNSCALED, key[3]))
     return [groups[key] for key in order]
 
 
@@ -187,15 +208,8 @@ def _branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Fa
     on_branch = {layer: scaled[block.sum or ""] for block in blocks for layer in block.branch_layers}
     seen: dict[str, set[Factors]] = defaultdict(set)
     for layer in residual_map.layers() if scaled else ():
-        for place in (*layer.parameters, *_around(layer.path.partition(":")[0])):
+        for place in (*layer.parameters, *around(layer.path.partition(":")[0])):
             seen[place].add(on_branch.get(layer, UNSCALED))
     names = [name for name, _ in model.named_parameters()]
-    nearest = {name: next((seen[at] for at in _around(name) if at in seen), set()) for name in names}
+    nearest = {name: next((seen[at] for at in around(name) if at in seen), set()) for name in names}
     return {name: factor for name, factors in nearest.items() for factor in factors if len(factors) == 1}
-
-
-def _around(path: str) -> Iterator[str]:
-    """Yield a path and the paths of the modules around it."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]

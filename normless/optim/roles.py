@@ -15,6 +15,7 @@ from normless.residual.operations import ATTENTION, LAYOUT, LOG_SOFTMAX, SOFTMAX
 
 # Modules with parameters that are all weights, of any shape, except for biases.
 _WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
+_PRODUCTS = {"mul", "div"}
 # Operations between a factor and a softmax or the outputs; operations on two activations only if they are products.
 _PASSING = LAYOUT | {"mul", "div", "exp", "clamp", "clamp_max", "masked_fill", "where", "add", "sub"}
 
@@ -27,8 +28,9 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
     - `weights`: kernels, matrices, embedding tables (also of positions); a tied one is listed once.
     - `gamma_last`, `gamma_down`, `gamma_stem`, `gamma_other`: the γ of a norm, by the norm's role. A γ that
       several norms share has the role of the first of them in the map.
-    - `gains`: factors per output channel of a standardized or normalized weight.
-    - `layer_scale`: factors per channel or head on activations, γ of DyT and Derf among them.
+    - `gains`: factors per output channel of a standardized or normalized weight, and per row of one of more axes.
+    - `layer_scale`: factors on activations per channel, per head, or per head and channel, γ of DyT and Derf among
+      them, decays of state-space models (Mamba's A, RWKV's), and weights of a fusion [n, 2].
     - `biases`: biases, β, tables of attention biases, and whatever else a norm learns beside its γ, such as the
       threshold of a fused activation.
     - `scalars`: multipliers of one element (SkipInit, ReZero, a logit scale, α of DyT) and biases (Fixup, s of Derf).
@@ -44,6 +46,7 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
     named = dict(model.named_parameters(remove_duplicate=False))
     modules = dict(model.named_modules(remove_duplicate=False))
     read = _read_by_layers(residual_map, named, modules)
+    read |= {key: role for key, role in _elementwise(residual_map, named) if read.get(key, "weights") == "weights"}
     read |= dict.fromkeys(_temperatures(residual_map, named), "temperatures")
     siblings = _by_sibling(model, read)
     roles: dict[str, str] = {}
@@ -87,6 +90,24 @@ def _read_by_layers(
     return others | gammas
 
 
+def _elementwise(residual_map: ResidualMap, named: Mapping[str, nn.Parameter]) -> Iterator[tuple[int, str]]:
+    """Yield the ids and groups of parameters with two axes that are not matrices.
+
+    They are factors of activations alone, as the decays of a state-space model or weights of a fusion, or they scale
+    the rows of a weight of more axes. With three axes or more, factors are filters.
+    """
+    operations = residual_map.flow.operations
+    elsewhere = {name for at in operations if at.name not in _PRODUCTS for name in at.factors}
+    for operation in operations:
+        for name in operation.factors:
+            shape = named[name].shape
+            others = [named[other].shape for other in operation.factors if named[other].dim() > len(shape)]
+            if operation.name in _PRODUCTS and name not in elsewhere and sum(size > 1 for size in shape) == 2:
+                yield id(named[name]), "layer_scale"
+            elif operation.name in WEIGHT and len(shape) > 1 and shape in [other[: len(shape)] for other in others]:
+                yield id(named[name]), "gains"
+
+
 def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
     if layer.kind == "norm":
         return f"gamma_{residual_map.norms[layer.path]}"
@@ -94,7 +115,7 @@ def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
         return "scalars"
     if layer.kind == "direction":
         return "gamma_other"
-    # A factor for every element, such as a filter in the frequency domain, is a weight.
+    # A factor for every position and channel, such as a filter in the frequency domain, is a weight.
     if gamma.numel() > max(gamma.shape):
         return "weights"
     return "gains" if layer.kind == "weight" else "layer_scale"
