@@ -79,7 +79,7 @@ def train(
     labels: torch.Tensor,
     stage: Callable[[str, Callable[[], object]], object],
 ) -> None:
-    """Carry out the stages for a network of one depth."""
+    """Run the stages for a network of one depth."""
     network = stage("build", lambda: wide_resnet(depth, 1, in_channels=1, initialization=None))
     mapped = stage("map", lambda: nl.residual_map(network))
     network = stage("convert", lambda: nl.convert(network, given.scheme, residual_map=mapped, in_place=True))

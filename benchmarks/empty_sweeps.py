@@ -1,4 +1,4 @@
-"""Carry out 20,000 runs that train nothing through Ray, into SQLite and into PostgreSQL, and time what that takes.
+"""Run 20,000 runs that train nothing through Ray, into SQLite and into PostgreSQL, and time what that takes.
 
 Run it from anywhere: `python benchmarks/empty_sweeps.py [--runs N] [--executor local] [--databases sqlite] [--json]`.
 The PostgreSQL server is the tests' own, on loopback and thrown away. It is an error if a run is lost or doubled.
@@ -43,7 +43,7 @@ from postgres_helpers import ThrowawayPostgres  # noqa: E402
 
 RATES = RateGrid.powers(-6, 3).fixed()
 REPLICATES = 20
-# Per core; carried out before the clock starts, so that the worker processes have imported what they need.
+# Per core; run before the clock starts, so that the worker processes have imported what they need.
 WARM_UP_RUNS = 8
 
 
@@ -77,7 +77,7 @@ def sweep_of(runs: int) -> Sweep:
 
 
 def measure(sweep: Sweep, url: str, folder: Path, executor: ExecutorFactory) -> dict[str, Any]:
-    """Carry out the sweep, and ask for it again in a process of its own.
+    """Run the sweep, and ask for it again in a process of its own.
 
     Returns:
         seconds and runs_per_second end to end, from asking for the sweep to having its tables, worker processes being
@@ -109,7 +109,7 @@ def measure(sweep: Sweep, url: str, folder: Path, executor: ExecutorFactory) -> 
     lost = len(wanted - rows)
     doubled = sum(count > 1 for count in counting.finished.values())
     if lost or doubled or len(result.runs) != len(wanted) or set(counting.finished) != wanted:
-        raise RuntimeError(f"Of {len(wanted)} runs {lost} were lost and {doubled} carried out twice.")
+        raise RuntimeError(f"Of {len(wanted)} runs {lost} were lost and {doubled} finished twice.")
     return {
         "runs": len(wanted),
         "seconds": seconds,
@@ -132,7 +132,7 @@ def restart(runs: int, url: str) -> float:
     """
 
     def no_executor() -> LocalExecutor:
-        raise RuntimeError("A finished sweep was to be carried out again.")
+        raise RuntimeError("A finished sweep was to be run again.")
 
     start = perf_counter()
     with tempfile.TemporaryDirectory() as folder, Laboratory(Path(folder), url=url, executor=no_executor) as lab:

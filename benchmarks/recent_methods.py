@@ -70,7 +70,7 @@ def spread(rows: Sequence[RunRow], metric: str, factor: float, digits: int) -> s
 
 
 def main() -> None:
-    """Carry out what is missing and print the table."""
+    """Run what is missing and print the table."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("normless-sweeps"))
     parser.add_argument("--seeds", type=int, default=3)

@@ -93,7 +93,7 @@ def recorded(artefact: Artefact) -> Recorded:
 
 
 def made_up(config: Settings) -> RunRow:
-    """The row of a run that was not carried out: it trained, and its numbers are of the right kinds."""
+    """The row of a run that was not executed: it trained, and its numbers are of the right kinds."""
     kind = kind_of(config.KIND)
     report = kind.result_class()
     epochs = [_made_up(report.ROW) | {"epoch": epoch} for epoch in (1, 2)]

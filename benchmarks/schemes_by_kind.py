@@ -269,7 +269,7 @@ def in_turns(first: int, last: int) -> list[Entry]:
 
 
 def main() -> None:
-    """Carry out what is missing."""
+    """Run what is missing."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--schemes", nargs="+", default=SCHEMES)

@@ -55,7 +55,7 @@ class TinyResult(Report):
 
 
 def tiny(config: TinyConfig, directory: Path) -> TinyResult:
-    """Carry out a run, or go on with it."""
+    """Execute a run, or go on with it."""
     record = directory / "epochs.txt"
     done = len(record.read_text().splitlines()) if record.exists() else 0
     for epoch in range(done + 1, config.epochs + 1):

@@ -49,7 +49,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str | None], str]] = {
 
 
 def ended(command: str, place: Path, name: str) -> tuple[str, Any]:
-    """Carry out a command in a folder; return what is wrong, if anything, and what must be the same everywhere."""
+    """Run a command in a folder; return what is wrong, if anything, and what must be the same everywhere."""
     changes, redirections = ENVIRONMENTS[name]
     variables = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     for variable, value in changes.items():

@@ -20,7 +20,7 @@ WATCH = Command(
     "normless watch runs/digits-skipinit-0123456789",
 )
 SWEEP_RUN = Command(
-    "carry out a set of runs from YAML, on this machine or on several; resumes after an interruption",
+    "run a set of runs from YAML, on this machine or on several; resumes after an interruption",
     "normless_lab.cli.sweep:RUN",
     "normless sweep run depth.yaml --workers 2",
     resumes=True,
@@ -36,7 +36,7 @@ SWEEP_EXPORT = Command(
     "normless sweep export depth.yaml runs.parquet",
 )
 SWEEP_RETRY = Command(
-    "carry out the failed runs of a sweep again",
+    "run the failed runs of a sweep again",
     "normless_lab.cli.sweep:RETRY",
     "normless sweep retry depth.yaml",
     resumes=True,

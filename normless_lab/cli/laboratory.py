@@ -71,7 +71,7 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
         type=str,
         default=None,
         metavar="I/N",
-        help="carry out one of N parts, as 2/8; for machines that share nothing but the database",
+        help="run one of N parts, as 2/8; for machines that share nothing but the database",
     )
     group.add_argument(
         "--wait", action="store_true", help="with --shard: wait for the other parts, and take part in added rates"

@@ -123,7 +123,7 @@ def _retry(namespace: Namespace) -> int:
         table = lab.read(sweep, metrics=namespace.metrics).runs
         failed = list(table.loc[table["outcome"] == "failed", "hash"])
         lab.state.remove(failed)
-    sys.stderr.write(f"{sweep.name}: {len(failed)} failed runs are carried out again.\n")
+    sys.stderr.write(f"{sweep.name}: {len(failed)} failed runs start again.\n")
     return _run(namespace)
 
 

@@ -92,9 +92,9 @@ def dispatch(
 
 
 def _to_begin(waiting: deque[Attempt], most: int, state: RunState) -> tuple[list[Attempt], list[RunRow]]:
-    """Take at most so many runs to begin, and the rows of those that another driver has carried out meanwhile.
+    """Take at most so many runs to begin, and the rows of those that another driver has finished meanwhile.
 
-    A run whose folder is to be kept is carried out again if the folder is not there.
+    A run whose folder is to be kept starts again if the folder is not there.
     """
     begun: list[Attempt] = []
     rows: list[RunRow] = []

@@ -22,7 +22,7 @@ class LaboratoryListener:
     """Callbacks about the runs of a laboratory, in the process that started them; override those of interest."""
 
     def on_begin(self, missing: int, finished: int) -> None:
-        """A set of runs begins: `missing` are carried out, and `finished` more of the set were finished before."""
+        """A set of runs begins: `missing` are to be done, and `finished` more of the set were finished before."""
 
     def on_runs(self, rows: Sequence[RunRow]) -> None:
         """Runs are finished and stored."""
@@ -77,7 +77,7 @@ class SweepProgress(LaboratoryListener):
         """The runs of the grid, or those of an extension."""
         self._wanted, self._finished = missing + finished, finished
         if self._bar is None:
-            self._print(f"{missing} runs to carry out, {finished} finished before")
+            self._print(f"{missing} runs to do, {finished} finished before")
             return
         if self._task is None:
             self._task = self._bar.add_task(self.name, total=self._wanted, completed=finished, text="")

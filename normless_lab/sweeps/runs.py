@@ -55,7 +55,7 @@ class Kind:
 
     @classmethod
     def of_training(cls, settings: str, result: str, metrics: Mapping[str, str] = _NO_METRICS) -> Kind:
-        """Return the kind of the runs that the training loop carries out."""
+        """Return the kind of the runs of the training loop."""
         return cls(settings, "normless_lab.train:train", result, metrics)
 
     def settings_class(self) -> type[Settings]:

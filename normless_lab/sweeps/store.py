@@ -150,7 +150,7 @@ class RunState:
         return self._exists
 
     def _do(self, work: Callable[[sa.Connection], Answer], failure: str = "failed") -> Answer:
-        """Carry out a transaction, and repeat it while the database is away; it must be idempotent."""
+        """Run a transaction, and repeat it while the database is away; it must be idempotent."""
         deadline, pause = time.monotonic() + self._patience, PAUSE_SECONDS
         while True:
             try:
@@ -285,7 +285,7 @@ def _check_pages(connection: sa.Connection, shown: str) -> None:
         if problem != "ok":
             raise StateError(
                 f"The runs' database {shown} is damaged ({' '.join(problem.split())}). Put a copy back, or move it "
-                "away: its runs are carried out again."
+                "away: its runs start again."
             )
 
 

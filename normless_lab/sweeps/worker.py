@@ -86,7 +86,7 @@ def _is_acquired(lock: FileLock) -> bool:
     except Timeout:
         return False
     except (FileNotFoundError, FileExistsError) as error:
-        raise WorkerDiedError(f"another process carried out run {folder.name[:8]} and removed its folder.") from error
+        raise WorkerDiedError(f"another process ran run {folder.name[:8]} and removed its folder.") from error
     return True
 
 

@@ -27,7 +27,7 @@ ALIASES = {"rate": ("--lr",), "rates": ("--rate",)}
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """The command that carries out the runs with configurations of one type."""
+    """The command that executes the runs with configurations of one type."""
 
     config_type: type[RunConfig]
     asks: bool = False
@@ -113,7 +113,7 @@ class TrainCommand:
         add_json_flag(group)
 
     def run(self, namespace: Namespace) -> int:
-        """Carry out the run that the arguments describe; prints its result. Every outcome is a success.
+        """Execute the run that the arguments describe; prints its result. Every outcome is a success.
 
         Only the first of several processes prints: a progress bar on standard error, the result on standard output.
         A run that is stopped before its end is a `StoppedError`.

@@ -69,7 +69,7 @@ class Training:
     graph: StepGraph | None = None
 
     def step(self, batch: Any, step: int) -> Tensor:
-        """Carry out the whole step `step`, counted from 1, by its graph if it has one; see `gradients`."""
+        """Run the whole step `step`, counted from 1, by its graph if it has one; see `gradients`."""
         is_measured = self.ride_along is not None and self.ride_along.when(step)
         if self.graph is None or self.graph.refusal is not None or is_measured:
             return self._whole_step(batch, step)

@@ -33,7 +33,7 @@ class StepGraph:
     numbers).
 
     Args:
-        step: carries out a step on a batch and returns a tensor of its results.
+        step: runs a step on a batch and returns a tensor of its results.
         network: the network that is trained, without a wrapper.
         optimizer: its optimizer.
         refusal: why the step is not to be captured; None to capture it.
@@ -68,7 +68,7 @@ class StepGraph:
         return f"not captured: {self.refusal or f'fewer than {WARMUP + 1} steps of one shape'}"
 
     def __call__(self, batch: Sequence[Tensor]) -> Tensor:
-        """Carry out a step on a batch of tensors on the card and return its results."""
+        """Run a step on a batch of tensors on the card and return its results."""
         shapes = tuple((value.shape, value.dtype) for value in batch)
         if self.refusal is not None or shapes != (self._shapes or shapes):
             return self._step(batch)

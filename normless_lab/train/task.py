@@ -79,7 +79,7 @@ class Task(ABC, Generic[Config]):
 
     @classmethod
     def trainings(cls, config: Config, train: Callable[[Config], Any]) -> Any:
-        """Carry out a run and return its result: `train` by one configuration, or by several in turn.
+        """Execute a run and return its result: `train` by one configuration, or by several in turn.
 
         A configuration of several trainings says so in `Settings.is_one_training`.
         """

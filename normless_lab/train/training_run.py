@@ -37,7 +37,7 @@ TASKS.register(TrainConfig.TASK)(ImageTask)
 
 
 class Options(TypedDict, total=False):
-    """How a run is carried out.
+    """How a run is executed.
 
     Attributes:
         resume: resume the run in the directory, the default; if False, an existing run is moved to the folder

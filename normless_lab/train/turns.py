@@ -155,7 +155,7 @@ class Turn:
     """A function in a thread of its own, one of several that go on in turns.
 
     Attributes:
-        pauses: those of the run that it carries out, if it is one that can be saved.
+        pauses: those of the run that it executes, if it is one that can be saved.
         waits_for: the event on the card before which it has nothing to do, or None.
         is_over: whether the function has ended.
     """
@@ -218,7 +218,7 @@ class Turn:
 
 
 def current_turn() -> Turn | None:
-    """Return the turn that this thread carries out; None if it does not take turns."""
+    """Return the turn of this thread; None if it does not take turns."""
     return getattr(_OF_THREAD, "turn", None)
 
 

@@ -100,7 +100,7 @@ def listing(folder: Path) -> set[str]:
 
 
 def carry_out(world: Path, words: list[str], *damages: tuple[str, str, float, str]) -> str:
-    """Carry out a command in a copy of the world; one that is refused leaves nothing."""
+    """Run a command in a copy of the world; one that is refused leaves nothing."""
     scratch = world.with_name("case")
     shutil.copytree(world, scratch)
     try:

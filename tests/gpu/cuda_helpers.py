@@ -73,7 +73,7 @@ def finished(folder: Path, result: RunResult) -> Finished:
 
 
 def run(folder: Path, *, listeners: tuple[RunListener, ...] = (), **settings: Any) -> Finished:
-    """Carry out a run in a new folder, with `config`'s settings."""
+    """Execute a run in a new folder, with `config`'s settings."""
     shutil.rmtree(folder, ignore_errors=True)
     return finished(folder, train(config(**settings), folder, listeners=listeners))
 

@@ -106,7 +106,7 @@ class Turns:
 
 
 def serve_runs(connection: Connection, threads: int, limit: int | None, card: str | None) -> None:
-    """Carry out orders on a GPU until the connection is closed.
+    """Run orders on a GPU until the connection is closed.
 
     Args:
         connection: to the executor, which is asked for an order whenever there is room.

@@ -1,4 +1,4 @@
-"""Processes on this machine that carry out tasks and are replaced when they die."""
+"""Processes on this machine that run tasks and are replaced when they die."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ProcessExecutor:
             that ends, and returns when the connection is closed.
     """
 
-    # All tasks may be submitted at once: they wait here, so that those of a group are carried out together.
+    # All tasks may be submitted at once: they wait here, so that those of a group are run together.
     window = 1_000_000
 
     def __init__(self, serve: Sequence[Callable[[Connection], None]]) -> None:

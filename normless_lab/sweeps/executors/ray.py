@@ -150,7 +150,7 @@ def _in_words(error: BaseException) -> BaseException:
     explained = (
         WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
         if isinstance(error, lost)
-        else ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")
+        else ClusterError(f"Ray cannot execute runs: {type(error).__name__}: {text}.")
     )
     explained.__cause__ = error
     return explained

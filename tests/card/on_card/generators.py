@@ -44,7 +44,7 @@ class DefaultGenerator:
         self.state = torch.Generator().manual_seed((seed * 2 + 1) % 2**63).get_state()
 
     def draw(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        """Carry out an operation; its generator, if it is given one, must be on the card."""
+        """Run an operation; its generator, if it is given one, must be on the card."""
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch._C.Generator)]
         if any(generator.initial_seed() not in _SEEDS_ON_CARD for generator in given):
             raise RuntimeError("Expected a 'card' device type for generator but found 'cpu'")

@@ -128,7 +128,7 @@ def _without_lists(index: Any) -> Any:
 
 
 def carry_out(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Carry out an operation on the CPU; a mix of devices that CUDA refuses is a RuntimeError."""
+    """Run an operation on the CPU; a mix of devices that CUDA refuses is a RuntimeError."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     there = [leaf for leaf in tensors if isinstance(leaf, CardTensor)]
     here = [leaf for leaf in tensors if not isinstance(leaf, CardTensor)]
@@ -158,7 +158,7 @@ def carry_out(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reshape_wrapper(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Carry out an operation as ``t_`` on the sizes and strides of a wrapper."""
+    """Run an operation as ``t_`` on the sizes and strides of a wrapper."""
     included = torch._C._meta_in_tls_dispatch_include()
     torch._C._set_meta_in_tls_dispatch_include(True)
     try:

@@ -1,4 +1,4 @@
-"""Processes that carry out runs: on this machine, on one card, through Ray and as jobs of a cluster."""
+"""Processes that execute runs: on this machine, on one card, through Ray and as jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_to_leave_ends_what_still_runs(name: str, tmp_path: Path) -> None:
 
 
 def serve_once(connection: Connection, record: Path) -> None:
-    """Carry out a single order; further processes end as they start."""
+    """Run a single order; further processes end as they start."""
     if record.exists():
         os._exit(3)
     record.touch()

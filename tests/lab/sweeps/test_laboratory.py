@@ -148,7 +148,7 @@ def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
         lab.run(sweep)
         assert lab.weights(configs) == [lab.weights_folder(config) for config in configs]
         assert len(here.carried_out) == 2
-        # A run that was finished without them is carried out again; its row stays.
+        # A run that was finished without them starts again; its row stays.
         (row,) = lab.carry_out([other])
         assert list(lab.work.iterdir()) == []
         (folder,) = lab.weights([other])

@@ -63,7 +63,7 @@ def test_a_sweep_from_its_file_to_its_table(file: Path, tmp_path: Path, said: An
     assert (facts["runs"], facts["missing"]) == (24 + 8, 0)
     assert facts["outcomes"] == {"trained": 20, "chance": 0, "diverged": 0, "failed": 12}
     assert facts["errors"] == ["ArithmeticError: no such number as 0", "ArithmeticError: no such number as 1"]
-    assert "tiny: 24 runs to carry out, 0 finished before" in progress
+    assert "tiny: 24 runs to do, 0 finished before" in progress
     best = {(row["scheme"], row["fate"]): (row["rate"], row["mean"]) for row in facts["optima"]}
     assert best["none", "well"] == best["fixup", "well"] == (1.0, pytest.approx(1 - 0.5e-3))
     assert best["none", "badly"] == (None, None)
@@ -75,7 +75,7 @@ def test_a_sweep_from_its_file_to_its_table(file: Path, tmp_path: Path, said: An
     assert [one["runs"] for one in status["errors"]] == [6, 6]
 
     retried, code, progress = said("retry", str(file), "--workers", "1")
-    assert "12 failed runs are carried out again" in progress
+    assert "12 failed runs start again" in progress
     assert code == 0
     assert (retried["runs"], retried["outcomes"]["trained"]) == (32, 32)
     assert list((tmp_path / "out" / "work").iterdir()) == []

@@ -44,7 +44,7 @@ def test_drivers_in_one_folder_both_end(tmp_path: Path) -> None:
 
 
 class _AnotherFirst(Here):
-    """Before its first run, another driver carries out the whole sweep in a folder of its own."""
+    """Before its first run, another driver runs the whole sweep in a folder of its own."""
 
     def __init__(self, folder: Path, url: Any) -> None:
         super().__init__(window=4)

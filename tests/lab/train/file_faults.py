@@ -41,7 +41,7 @@ SPEC = "normless:dense(depth=2, width=8, in_features=4)"
 
 @dataclass(frozen=True)
 class Work:
-    """What is carried out in a folder, the facts that it leaves, and how it is left when it is interrupted."""
+    """What is run in a folder, the facts that it leaves, and how it is left when it is interrupted."""
 
     carry_out: Callable[[Path], None]
     facts: Callable[[Path], list[Any]]
@@ -60,7 +60,7 @@ def facts_of_run(folder: Path) -> list[Any]:
 
 
 def sweep(folder: Path) -> None:
-    """As ``normless sweep retry``: failed runs, as of a full disk, are carried out again."""
+    """As ``normless sweep retry``: failed runs, as of a full disk, start again."""
     with Laboratory(folder, executor=Here) as lab:
         rows = lab.state.read(lab.state.hashes())
         lab.state.remove([name for name, row in rows.items() if row.outcome == "failed"])
@@ -82,7 +82,7 @@ def half_a_sweep(folder: Path) -> None:
 
 @contextmanager
 def beside(work: Callable[[], object]) -> Iterator[list[int]]:
-    """Carry out something else in a process of its own; its end is known afterwards."""
+    """Run something else in a process of its own; its end is known afterwards."""
     ends: list[int] = []
     other = os.fork()
     if other == 0:
@@ -147,7 +147,7 @@ WORKS = {
 
 
 class Trial:
-    """A work that was carried out once without a fault, which counts its file operations and its seconds."""
+    """A work that was run once without a fault, which counts its file operations and its seconds."""
 
     def __init__(self, work: Work, place: Path) -> None:
         self.work, self.place = work, place
@@ -174,7 +174,7 @@ class Trial:
         return pickle.loads(to.read_bytes()) if end == DONE else None
 
     def assert_survived(self, folder: Path, *ends: int, fault: object = "", damaged: bool = False) -> None:
-        """Carry out what a fault left, and compare. Of what was damaged by others a sentence may tell instead."""
+        """Run what a fault left, and compare. Of what was damaged by others a sentence may tell instead."""
         assert RAISED not in ends, f"{fault}: a traceback"
         again = in_child(lambda: self.work.carry_out(folder))
         facts = self.facts_of(folder) if again == DONE else None

@@ -9,7 +9,7 @@ import pytest
 
 from normless_lab.train import TrainConfig
 
-# Settings by which the same run is carried out elsewhere, or in another way.
+# Settings by which the same run is executed elsewhere, or in another way.
 PLACE = ("data_root", "device", "recompute", "strategy", "graph")
 
 
