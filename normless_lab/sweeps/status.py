@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,11 @@ from normless_lab.sweeps.laboratory import Laboratory
 from normless_lab.sweeps.result_tables import NeededRuns, needed_runs
 from normless_lab.sweeps.runs import OUTCOMES, RunOutcome, RunRow
 from normless_lab.sweeps.sweep import Sweep
-from normless_lab.sweeps.worker import finished_epochs, is_locked
+from normless_lab.sweeps.worker import LOCK, finished_epochs, is_locked
 from normless_lab.train import Settings
+
+# The hash of a run, which names its folder.
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -154,17 +160,33 @@ def prunable(lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str]) -
     folders = [
         path
         for place, names in ((lab.work, in_flight), (lab.kept, weights))
-        for path in sorted(place.glob("*"))
-        if path.is_dir() and path.name not in names and not is_locked(path)
+        for path in _folders_of_runs(place)
+        if path.name not in names and not is_locked(path)
     ]
     return Prunable(unreferenced, tuple(folders))
 
 
+def _folders_of_runs(place: Path) -> list[Path]:
+    """Return the folders in a folder that a run made: real ones, named by its hash, with its lock.
+
+    A folder that is a link, or in one, belongs to somebody else.
+    """
+    if place.is_symlink() or not place.is_dir():
+        return []
+    named = (path for path in sorted(place.iterdir()) if _HASH.fullmatch(path.name) and not path.is_symlink())
+    return [path for path in named if (path / LOCK).is_file() and not (path / LOCK).is_symlink()]
+
+
 def prune(lab: Laboratory, unreferenced: Prunable) -> None:
-    """Delete the rows and folders of `prunable`."""
+    """Delete the rows and folders of `prunable`; a folder that was replaced by a link meanwhile stays."""
     lab.state.remove(unreferenced.rows)
     for folder in unreferenced.folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            parent = os.open(folder.parent, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                shutil.rmtree(folder.name, dir_fd=parent)
+            finally:
+                os.close(parent)
 
 
 def _key(row: RunRow) -> str | None:

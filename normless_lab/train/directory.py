@@ -79,6 +79,7 @@ class RunDirectory:
         """Raise a RunDirectoryError unless the directory is empty of runs, or holds this very run."""
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
+        self._refuse_links()
         if self.leaving.exists():
             self._take_lock()
             self._return_or_set_aside()
@@ -115,6 +116,16 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{self.path} holds another run: {changes}. Name another directory, or start over there with "
                 "resume=False (--restart)."
+            )
+
+    def _refuse_links(self) -> None:
+        """Raise a RunDirectoryError if a file or folder of a run is a link: what it names belongs to others."""
+        own = [*self._files(), self.config, self.former, self.leaving]
+        link = next((file for file in own if file.is_symlink()), None)
+        if link is not None:
+            raise RunDirectoryError(
+                f"{link} is a link, and a run writes and removes only what is in its own directory: replace the link "
+                "by what it names, or name another directory."
             )
 
     def _check_contents(self, contents: Mapping[str, str]) -> None:
@@ -266,4 +277,8 @@ class RunDirectory:
         own = {file for file in vars(self).values() if isinstance(file, Path)} | {self.digests.path}
         own |= {*(self.path / name for name in self.files), *self.path.glob("*.part")}
         own |= {*self.path.glob("epochs-*[0-9]")}
-        return sorted(file for file in own - {self.path, self.config, self.former, self.leaving} if file.exists())
+        return sorted(
+            file
+            for file in own - {self.path, self.config, self.former, self.leaving}
+            if file.exists() or file.is_symlink()
+        )

@@ -129,12 +129,12 @@ def _prepared(
 
 def _run(config: RunConfig, fabric: Fabric, place: RunDirectory, once: Callable[..., Any]) -> Any:
     """Check the directory and execute the run in it; several trainings have folders of their own."""
-    place.check(config)
 
     def training(attempt: RunConfig) -> Any:
         return once(attempt, place if attempt is config else place.training(config, attempt.epochs))
 
     try:
+        place.check(config)
         result = task_of(type(config)).trainings(config, training)
         if not config.is_one_training and fabric.is_global_zero:
             place.store_result(result)

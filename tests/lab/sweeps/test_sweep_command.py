@@ -97,6 +97,7 @@ def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> N
         lab.carry_out([TinyConfig(scheme="none", good=1.0, seed=9, fate="raises")])
         unknown, held = lab.work / ("0" * 64), lab.work / ("1" * 64)
         unknown.mkdir()
+        (unknown / LOCK).touch()
         held.mkdir()
         with FileLock(held / LOCK):
             found = prunable(lab, [narrow], ["test_accuracy"])
@@ -109,6 +110,32 @@ def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> N
         assert lab.state.hashes() == set(runs["hash"]) - gone
         assert list(lab.work.iterdir()) == [held]
         assert prunable(lab, [narrow, wide], ["test_accuracy"]).rows == ()
+
+
+def test_prune_deletes_nothing_of_others(tmp_path: Path) -> None:
+    """Folders with other names, without the lock of a run, that are links, or in a folder that is a link."""
+    elsewhere, name = tmp_path / "thesis", "2" * 64
+    for place in (elsewhere / name, elsewhere / "chapters"):
+        place.mkdir(parents=True)
+        (place / LOCK).touch()
+    with Laboratory(tmp_path / "lab", executor=Here) as lab:
+        lab.run(tiny_sweep())
+        (lab.work / "notes").mkdir()
+        (lab.work / ("3" * 64)).mkdir()
+        (lab.work / ("4" * 64)).symlink_to(elsewhere / name)
+        lab.kept.symlink_to(elsewhere)
+        assert prunable(lab, [], ["test_accuracy"]).folders == ()
+        swapped = lab.work / ("5" * 64)
+        swapped.mkdir()
+        (swapped / LOCK).touch()
+        found = prunable(lab, [], ["test_accuracy"])
+        assert found.folders == (swapped,)
+        (swapped / LOCK).unlink()
+        swapped.rmdir()
+        swapped.symlink_to(elsewhere / name)
+        prune(lab, found)
+    assert sorted(path.name for path in elsewhere.iterdir()) == [name, "chapters"]
+    assert all((path / LOCK).exists() for path in elsewhere.iterdir())
 
 
 def test_status_tells_what_runs_and_what_was_interrupted(tmp_path: Path) -> None:

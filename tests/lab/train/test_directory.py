@@ -163,3 +163,20 @@ def test_what_a_file_imports_of_its_own_folder_counts(tmp_path: Path) -> None:
     importing = own_network(tmp_path).hash
     (tmp_path / "width.py").write_text("WIDTH = 16\n")
     assert own_network(tmp_path).hash != importing
+
+
+@pytest.mark.parametrize("name", ["former", "tensorboard", "probes", "checkpoint.pt", "former.part"])
+def test_nothing_is_written_or_removed_through_links(name: str, copy: Path, tmp_path: Path) -> None:
+    """Of a run that others gave, restarted or resumed; the lock is free afterwards."""
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter.tex").write_text("mine")
+    own = copy / name
+    if own.exists():
+        shutil.rmtree(own) if own.is_dir() else own.unlink()
+    own.symlink_to(thesis)
+    for how in ({"resume": False}, {}):
+        refused(copy, rf"{name} is a link", **how)
+    own.unlink()
+    assert [path.name for path in thesis.iterdir()] == ["chapter.tex"]
+    train(CONFIG, copy, resume=False)
