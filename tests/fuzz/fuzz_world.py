@@ -13,7 +13,6 @@ import yaml
 from PIL import Image
 
 from normless.cli import main
-from normless_lab.process.yaml_files import checked_size
 
 DENSE = "normless:dense(depth=2, width=8, in_features=12, classes=3)"
 SMALL = "normless:dense(depth=2, width=8)"
@@ -109,7 +108,7 @@ def _change_value(path: Path, where: float, content: str) -> None:
     """Put what YAML reads from `content` in the place of one value of a YAML, JSON or torch file."""
     value: Any = content
     with suppress(Exception):
-        value = checked_size(yaml.safe_load(content))
+        value = yaml.safe_load("" if "*" in content else content)
     if path.suffix not in (".yaml", ".json", ".pt"):
         return
     read = torch.load(path) if path.suffix == ".pt" else yaml.safe_load(path.read_text(encoding="utf-8"))
