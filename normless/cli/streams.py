@@ -17,10 +17,10 @@ def usable_streams() -> Iterator[None]:
     """Within the context, discard what goes to a closed stream, and escape characters that a stream cannot encode."""
     _open_handles()
     former = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    strict = [
-        stream for stream in former.values() if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict"
-    ]
-    for stream in strict:
+    texts = [stream for stream in former.values() if isinstance(stream, io.TextIOWrapper)]
+    # In the POSIX locale, standard output has surrogateescape, which encodes no other character either.
+    escaped = [(stream, stream.errors) for stream in texts if stream.errors in ("strict", "surrogateescape")]
+    for stream, _ in escaped:
         stream.reconfigure(errors="backslashreplace")
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123 - not a place for files
         for name in (name for name, stream in former.items() if stream is None):
@@ -30,9 +30,9 @@ def usable_streams() -> Iterator[None]:
         finally:
             for name, stream in former.items():
                 setattr(sys, name, stream)
-            for stream in strict:
+            for stream, errors in escaped:
                 with suppress(ValueError, OSError):
-                    stream.reconfigure(errors="strict")
+                    stream.reconfigure(errors=errors)
 
 
 def is_unicode() -> bool:
