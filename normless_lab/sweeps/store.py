@@ -6,8 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -39,6 +38,15 @@ RUNS = sa.Table(
     sa.Column("versions", sa.JSON, nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),
 )
+# Of the values of a row; SQLite keeps others too.
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("hash", "kind", "outcome", "finished_at", "machine"), str),
+    "config": dict,
+    "versions": dict,
+    "seconds": float,
+    "error": str | None,
+    "result": dict | None,
+}
 _VALUES = [column.name for column in RUNS.columns if column.name != "digest"]
 
 # A part of such a password would be taken for a host, which messages name.
@@ -131,7 +139,9 @@ class RunState:
         """Every run that has a row."""
         if not self._has_table():
             return set()
-        return set(self._do(lambda connection: connection.execute(sa.select(RUNS.c.hash)).scalars().all()))
+        found = self._do(lambda connection: connection.execute(sa.select(RUNS.c.hash)).scalars().all())
+        # SQLite keeps values of any type in a column.
+        return {name for name in found if isinstance(name, str)}
 
     def remove(self, hashes: Collection[str]) -> None:
         """Delete the rows of these runs."""
@@ -146,7 +156,13 @@ class RunState:
     def _has_table(self) -> bool:
         """Whether there is a table, also of another process by now; a missing file is not created."""
         if not self._exists and (self._file is None or self._file.exists()):
-            self._exists = self._do(lambda connection: sa.inspect(connection).has_table(RUNS.name), OPENING)
+            names, views = self._do(_tables_and_views, OPENING)
+            if RUNS.name in views:
+                raise StateError(
+                    f"The runs' database {self._shown} has a view named {RUNS.name} in place of the table of runs: "
+                    "normless did not write it. Name another database."
+                )
+            self._exists = RUNS.name in names
         return self._exists
 
     def _do(self, work: Callable[[sa.Connection], Answer], failure: str = "failed") -> Answer:
@@ -278,6 +294,11 @@ def _create_table(connection: sa.Connection) -> None:
     connection.execute(CreateTable(RUNS, if_not_exists=True))
 
 
+def _tables_and_views(connection: sa.Connection) -> tuple[list[str], list[str]]:
+    found = sa.inspect(connection)
+    return found.get_table_names(), found.get_view_names()
+
+
 def _check_pages(connection: sa.Connection, shown: str) -> None:
     """Raise a StateError if the pages of a SQLite file disagree."""
     if connection.dialect.name == "sqlite":
@@ -291,12 +312,13 @@ def _check_pages(connection: sa.Connection, shown: str) -> None:
 
 def _row(digest: str, **values: Any) -> RunRow:
     """A row as it was written, or a failed run."""
-    row = RunRow(**values)
-    if digest == digest_of_values(values):
-        return row
-    error = "its row in the database was damaged after it was written; normless sweep retry carries the run out again"
-    config = values["config"] if isinstance(values["config"], dict) else {}
-    return replace(row, config=config, outcome="failed", error=error, result=None, versions={})
+    is_typed = all(isinstance(values[name], kind) for name, kind in _TYPES.items())
+    if is_typed and digest == digest_of_values(values):
+        return RunRow(**values)
+    error = "its row in the database was damaged after it was written; normless sweep retry starts the run again"
+    whole = {name: value for name, value in values.items() if isinstance(value, _TYPES[name])}
+    lacking = {"hash": "", "kind": "", "config": {}, "seconds": 0.0, "finished_at": "", "machine": ""}
+    return RunRow(**lacking | whole | {"outcome": "failed", "error": error, "result": None, "versions": {}})
 
 
 def _json(text: str | bytes) -> Any:

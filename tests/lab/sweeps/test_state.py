@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from postgres_helpers import ThrowawayPostgres
 
 from normless_lab.sweeps import RunRow
-from normless_lab.sweeps.store import RunState, StateError, sqlite_url
+from normless_lab.sweeps.store import RUNS, RunState, StateError, sqlite_url
 
 
 def row(name: str, **changes: Any) -> RunRow:
@@ -118,6 +119,36 @@ def test_a_damaged_row_is_a_failed_run(url: str | sa.URL, change: str) -> None:
     assert rows["b"] == row("b")
     assert (rows["a"].outcome, rows["a"].result) == ("failed", None)
     assert "damaged after it was written" in str(rows["a"].error)
+
+
+@pytest.mark.parametrize("column", [column.name for column in RUNS.columns])
+@pytest.mark.parametrize("value", [b"\xff\xfe\x00", b"null", 5, "xyz", float("inf")])
+def test_values_of_another_type_damage_one_row(column: str, value: Any, tmp_path: Path) -> None:
+    """SQLite keeps any value in any column; the other row is read as it was written."""
+    file = tmp_path / "runs.sqlite"
+    with RunState(sqlite_url(file)) as state:
+        state.add([row("a"), row("b")])
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"UPDATE runs SET {column} = ? WHERE hash = 'a'", (value,))
+    connection.close()
+    with RunState(sqlite_url(file)) as state:
+        rows = state.read(state.hashes())
+    assert rows.pop("b") == row("b")
+    for damaged in rows.values():
+        assert (damaged.outcome, damaged.result) == ("failed", None)
+        assert "damaged after it was written" in str(damaged.error)
+        damaged.columns(), damaged.epochs()
+
+
+def test_a_view_in_the_place_of_the_table_is_refused(tmp_path: Path) -> None:
+    """It may have rows without end."""
+    file = tmp_path / "runs.sqlite"
+    endless = "WITH RECURSIVE n(hash) AS (SELECT 1 UNION ALL SELECT hash + 1 FROM n) SELECT hash FROM n"
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"CREATE VIEW runs AS {endless}")
+    connection.close()
+    with pytest.raises(StateError, match="a view named runs"):
+        RunState(sqlite_url(file)).hashes()
 
 
 def test_a_damaged_page_of_the_file_is_told(tmp_path: Path) -> None:
