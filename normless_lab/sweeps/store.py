@@ -317,7 +317,7 @@ def _row(digest: str, **values: Any) -> RunRow:
         return RunRow(**values)
     error = "its row in the database was damaged after it was written; normless sweep retry starts the run again"
     whole = {name: value for name, value in values.items() if isinstance(value, _TYPES[name])}
-    lacking = {"hash": "", "kind": "", "config": {}, "seconds": 0.0, "finished_at": "", "machine": ""}
+    lacking: dict[str, Any] = {"hash": "", "kind": "", "config": {}, "seconds": 0.0, "finished_at": "", "machine": ""}
     return RunRow(**lacking | whole | {"outcome": "failed", "error": error, "result": None, "versions": {}})
 
 
