@@ -227,7 +227,6 @@ def skipinit(alpha: float | str = 0.0, keep_scale: KeepingScale = True) -> Edits
     return (*none(keep_scale), edits.BranchMultiplier(alpha))
 
 
-@SCHEMES.register("regularized_skipinit")
 @SCHEMES.register()
 def zeroinit(
     multiplier: bool = True, biases: bool = True, dropout: float = 0.6, keep_scale: KeepingScale = True
@@ -296,7 +295,7 @@ def rezero(keep_scale: KeepingScale = True) -> Edits:
 
 @SCHEMES.register()
 def dyt(
-    alpha: float | Literal["search"] = 0.5,
+    alpha: float = 0.5,
     attention_alpha: float | None = None,
     final: Literal["replace", "keep"] = "replace",
 ) -> Edits:
@@ -304,16 +303,14 @@ def dyt(
 
     Published for LLaMA as `attention_alpha` and `alpha`: 0.8 and 0.2 at width 4096, 0.6 and 0.15 at 5120, 0.2 and
     0.05 at 8192, with a learned factor after the embedding that is not part of this scheme (section 7.2).
-    `alpha=search` takes the best of trial steps on the example inputs. With `final=keep` the norms after the last
-    block are kept: in language models nothing else sets the scale of the logits (docs/results/recent_methods.md).
+    With `final=keep` the norms after the last block are kept: in language models nothing else sets the scale of the
+    logits (docs/results/recent_methods.md).
     """
     return (edits.ResetBranchFactors(), edits.PointwiseNorms("tanh", alpha, attention_alpha, final=final))
 
 
 @SCHEMES.register()
-def derf(
-    alpha: float | Literal["search"] = 0.5, shift: float = 0.0, final: Literal["replace", "keep"] = "replace"
-) -> Edits:
+def derf(alpha: float = 0.5, shift: float = 0.0, final: Literal["replace", "keep"] = "replace") -> Edits:
     """γ·erf(αx + s) + β instead of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers).
 
     `final` as for `dyt`.
@@ -323,7 +320,6 @@ def derf(
 
 layer_norm_scaling = SCHEMES.register("layer_norm_scaling")(edits.LayerNormScaling)
 peri_norm = SCHEMES.register("peri_norm")(edits.BranchEndNorms)
-sandwich_norm = SCHEMES.register("sandwich_norm")(edits.BranchEndNorms)
 
 
 @SCHEMES.register()
@@ -350,14 +346,6 @@ def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
 
 qk_norm = SCHEMES.register("qk_norm")(edits.AddQKNorm)
 soft_capping = SCHEMES.register("soft_capping")(edits.SoftCapLogits)
-admin = SCHEMES.register("admin")(edits.Admin)
-
-
-@SCHEMES.register()
-def tailored_activations(eta: float = 0.9, skip: float = 0.5**0.5, biases: bool = True) -> Edits:
-    """No norms, rectifiers tailored to the depth, sums w·x + √(1-w²)·f(x) (Zhang et al. 2022, TAT)."""
-    chosen: Edits = (edits.TailorActivations(eta, skip), edits.RemoveNorms(), edits.Reinitialize("delta"))
-    return (*chosen, edits.ChannelBiases()) if biases else chosen
 
 
 # Arguments that other values than for fresh weights keep the function of a trained network.

@@ -12,7 +12,6 @@ from normless.edits.branches import RescaleBranches as RescaleBranches
 from normless.edits.branches import ResetBranchFactors as ResetBranchFactors
 from normless.edits.branches import ScaleBranches as ScaleBranches
 from normless.edits.branches import ScaleSums as ScaleSums
-from normless.edits.deepnorm import Admin as Admin
 from normless.edits.deepnorm import DeepNorm as DeepNorm
 from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import EDITS as EDITS
@@ -42,4 +41,3 @@ from normless.edits.statistics import MatchStatistics as MatchStatistics
 from normless.edits.statistics import NoteStatistics as NoteStatistics
 from normless.edits.surgery import Change as Change
 from normless.edits.surgery import Surgery as Surgery
-from normless.edits.tailored import TailorActivations as TailorActivations

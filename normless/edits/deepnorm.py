@@ -1,11 +1,11 @@
-"""Initializations of deep transformers: DeepNorm and Admin with normalization, T-Fixup without."""
+"""Initializations of deep transformers: DeepNorm with normalization, T-Fixup without."""
 
 from __future__ import annotations
 
 from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normless.edits.edit import edit
 from normless.edits.surgery import Surgery
@@ -46,34 +46,6 @@ class DeepNorm(StackEdit):
                 weights = surgery.left(block.branch_layers, "weight")
                 for name in chain(*(layer.shifts for layer in weights)):
                     nn.init.zeros_(surgery.parameter(name))
-
-
-@edit
-class Admin(StackEdit):
-    """Turn post-norm transformers into norm(ω ⊙ x + f(x)), ω learned for each channel (Liu et al. 2020, section 4).
-
-    Initially ω₁ = 1 and ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})], over examples, positions and channels of one pass
-    on the example inputs with ω = 1, without dropout. The sum includes the stack's input x₀, as in the authors' code.
-    """
-
-    def apply(self, surgery: Surgery) -> None:
-        stacks = self.stacks(surgery)
-        _check_post_norm(surgery, stacks[0] + stacks[1])
-        for block in chain(*stacks):
-            if len(block.branches) > 1 or len(block.levels) > 1:
-                raise surgery.unsupported(block.name, "it has several branches, or runs several times")
-        surgery.need_inputs("profiles", "admin")
-        paths = [surgery.sum_paths(block)[-1] for block in chain(*stacks)]
-        summands: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        surgery.profile(paths, lambda _, total, inputs, __: summands.update({total: inputs}))
-        for stack in stacks:
-            variance = 0.0
-            for block in stack:
-                total = surgery.sum(block)
-                (skip, branch), omega = summands[total], variance**0.5 if variance else 1.0
-                variance = (variance or float(skip.var(correction=0))) + float(branch.var(correction=0))
-                total.skip_multiplier = nn.Parameter(branch.new_full(branch.shape[-1:], omega))
-                surgery.record(block.name, f"skip path × ω per channel, initially {omega:.4g}")
 
 
 @edit

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.edits.alpha import outputs_before, search_alpha
 from normless.edits.edit import Edit, edit
 from normless.edits.norm_places import (
     batch_norm_like,
@@ -141,8 +140,7 @@ class PointwiseNorms(Edit):
 
     Args:
         function: φ, `tanh` or `erf`.
-        alpha: the initial α, learned for each norm; `search` finds it by trial steps on the example inputs (see
-            `search_alpha`).
+        alpha: the initial α, learned for each norm.
         attention_alpha: the initial α of norms that the queries of an attention read; `alpha` if None.
         shift: the initial s, learned for each norm; no shift if None.
         final: whether to `replace` or `keep` the normalizations after the last block, which set the scale of the
@@ -150,7 +148,7 @@ class PointwiseNorms(Edit):
     """
 
     function: Literal["tanh", "erf"]
-    alpha: float | Literal["search"] = 0.5
+    alpha: float = 0.5
     attention_alpha: float | None = None
     shift: float | None = None
     final: FinalNorms = "replace"
@@ -158,8 +156,6 @@ class PointwiseNorms(Edit):
     def apply(self, surgery: Surgery) -> None:
         if self.final not in get_args(FinalNorms):
             raise surgery.unsupported("", f"final is replace or keep, not {self.final!r}")
-        if isinstance(self.alpha, str) and (self.alpha != "search" or self.attention_alpha is not None):
-            raise surgery.unsupported("", "α is a number or search, and attention_alpha goes with a number")
         before, attention = "", set[str]()
         for layer in surgery.map.layers():
             before = layer.path if layer.kind == "norm" else before
@@ -168,17 +164,13 @@ class PointwiseNorms(Edit):
             what = "that an attention reads" if surgery.map.norms else "to replace"
             raise surgery.unsupported("", f"it has no normalization {what}")
         keep_directions(surgery)
-        targets = outputs_before(surgery) if isinstance(self.alpha, str) else None
-        start = 0.5 if isinstance(self.alpha, str) else float(self.alpha)
         kept = self._kept(surgery)
         for layer in surgery.norms():
             if layer.path in kept:
                 surgery.record(layer.path, "kept: the outputs are read from what it normalizes")
                 continue
             own = self.attention_alpha if layer.path in attention else None
-            self._replace(surgery, layer, start if own is None else own)
-        if targets is not None:
-            search_alpha(surgery, targets)
+            self._replace(surgery, layer, self.alpha if own is None else own)
 
     def _kept(self, surgery: Surgery) -> set[str]:
         """Return the paths of the normalizations to keep."""

@@ -14,7 +14,6 @@ from normless.edits import (
     norm_variants,
     normalizer_free,
     norms,
-    tailored,
 )
 from normless.edits.edit import Edit
 from normless.edits.fold_norms import FoldNorms, GiveStatistics
@@ -52,8 +51,6 @@ _LOSE: dict[type[Edit], str | Callable[[Any], str]] = {
     attention.SoftCapLogits: "caps the logits of attention",
     deepnorm.DeepNorm: "scales skip paths and weights",
     deepnorm.TFixup: "rescales weights",
-    deepnorm.Admin: "scales skip paths",
-    tailored.TailorActivations: "replaces the activations",
 }
 
 

@@ -174,7 +174,7 @@ def _pads_with_zeros(layer: _ConvNd) -> bool:
 def _left(model: nn.Module) -> Iterator[str]:
     """List the norms, scalars and learned factors of sums that a network still has."""
     for path, module in model.named_modules():
-        scalars = module.PARTS if isinstance(module, TakesParts) else ("multiplier", "skip_multiplier")
+        scalars = module.PARTS if isinstance(module, TakesParts) else ("multiplier",)
         is_scalar = isinstance(module, (TakesParts, ResidualSum))
         if is_scalar and any(module._parameters.get(name) is not None for name in scalars):
             yield f"{path or 'the network'} has scalars"

@@ -93,19 +93,15 @@ def scalar_layer_gradients(layer: ScalarAffine, activations: list[Tensor], backp
 
 
 def sum_gradients(layer: ResidualSum, activations: list[Tensor], backprops: Tensor) -> Gradients:
-    """Compute per-example gradients of multipliers at a sum, total = factor · (s · ω · skip + b · α · branch).
+    """Compute per-example gradients of the multiplier at a sum, total = factor · (s · skip + b · α · branch).
 
-    They are factor · b · ⟨backprops, branch⟩ over each example, shape (B, 1), or over each of its channels, (B, C);
-    likewise factor · s · ⟨backprops, skip⟩ over each element of the last axis.
+    They are factor · b · ⟨backprops, branch⟩ over each example, shape (B, 1), or over each of its channels, (B, C).
     """
     if layer.norm_total is not None or layer.norm_branch is not None:
         raise NotImplementedError(
             "Per-example gradients of a residual sum's multiplier need the gradient of the sum itself; this one has "
             "a norm inside. Convert with a scheme that does not combine a multiplier with norms at the sum."
         )
-    if layer.skip_multiplier is not None:
-        rows = (backprops * activations[0]).reshape(len(backprops), -1, len(layer.skip_multiplier))
-        return {layer.skip_multiplier: rows.sum(1) * (layer.factor * layer.skip_factor)}
     multiplier = cast(Tensor, layer.multiplier)
     constant = layer.factor * layer.branch_factor
     products = backprops * activations[1]

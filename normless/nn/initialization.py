@@ -10,25 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-Kind = Literal["he", "he_fan_in", "he_fan_in_truncated", "xavier", "lecun", "orthogonal", "delta"]
+Kind = Literal["he", "he_fan_in", "he_fan_in_truncated", "xavier", "lecun", "orthogonal"]
 
 
 @torch.no_grad()
-def _delta(weight: Tensor) -> Tensor:
-    """Set the kernel's centre to orthogonal values of variance 1/inputs, the rest to 0 (Martens et al. 2021, DKS)."""
-    outputs, inputs, *sizes = weight.shape
-    centre = nn.init.zeros_(weight)
-    for size in sizes:
-        centre = centre[:, :, (size - 1) // 2]
-    _orthogonal(centre, max(1.0, outputs / inputs) ** 0.5)
-    return weight
-
-
-@torch.no_grad()
-def _orthogonal(weight: Tensor, gain: float = 1.0) -> Tensor:
-    """Draw orthonormal rows or columns times `gain`, in at least float32, since torch lacks QR in half precision."""
+def _orthogonal(weight: Tensor) -> Tensor:
+    """Draw orthonormal rows or columns, in at least float32, since torch lacks QR in half precision."""
     drawn = torch.empty_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
-    return weight.copy_(nn.init.orthogonal_(drawn, gain))
+    return weight.copy_(nn.init.orthogonal_(drawn))
 
 
 def _truncated(weight: Tensor) -> Tensor:
@@ -46,7 +35,6 @@ INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
     "xavier": nn.init.xavier_normal_,
     "lecun": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="linear"),
     "orthogonal": _orthogonal,
-    "delta": _delta,
 }
 
 
@@ -55,7 +43,7 @@ def initialize(network: nn.Module, kind: Kind | None) -> None:
 
     Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal.
     `he_fan_in_truncated` is `he_fan_in` without values beyond two standard deviations. `orthogonal` draws orthonormal
-    rows or columns, `delta` at the kernel's centre, of variance 1/inputs. None does not change the network.
+    rows or columns. None does not change the network.
     """
     if kind is None:
         return

@@ -21,13 +21,11 @@ class ResidualSum(InPlace, nn.Module):
             `normless.param_groups`.
         multiplier: a learnable factor on the branch, shape (1,) or (C,), if it cannot be folded into the branch's
             end, else None.
-        skip_multiplier: a learnable factor on the skip path, shape (C,) over its last axis, or None.
         norm_skip, norm_branch, norm_total: norms on the skip path, on the branch before the multiplier and after
             the addition, each or None.
     """
 
     multiplier: Tensor | None
-    skip_multiplier: Tensor | None
     norm_skip: nn.Module | None
     norm_branch: nn.Module | None
     norm_total: nn.Module | None
@@ -37,15 +35,12 @@ class ResidualSum(InPlace, nn.Module):
         self.factor = self.skip_factor = self.branch_factor = 1.0
         self.branch_rate = self.branch_epsilon = 1.0
         self.register_parameter("multiplier", None)
-        self.register_parameter("skip_multiplier", None)
         for name in ("norm_skip", "norm_branch", "norm_total"):
             self.register_module(name, None)
 
     def forward(self, skip: Tensor, branch: Tensor) -> Tensor:
         if self.norm_skip is not None:
             skip = self.norm_skip(skip)
-        if self.skip_multiplier is not None:
-            skip = skip * self.skip_multiplier
         if self.norm_branch is not None:
             branch = self.norm_branch(branch)
         if self.multiplier is not None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import is_dataclass
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -73,11 +70,10 @@ def set_settings(net: nn.Module, kinds: list[dict[str, Any]]) -> None:
 
 def _described_modules(net: nn.Module) -> dict[str, dict[str, Any]]:
     """Return the class, settings and absent tensors of every module, by its first path."""
-    seen: set[int] = set()
     return {
         path: {
             "class": type(module).__name__,
-            "settings": dict(_settings(vars(module), _OF_EVERY_MODULE, seen)),
+            "settings": dict(_settings(vars(module))),
             "absent": sorted(
                 name
                 for table in (module._parameters, module._buffers)
@@ -89,21 +85,19 @@ def _described_modules(net: nn.Module) -> dict[str, dict[str, Any]]:
     }
 
 
-def _settings(attributes: Mapping[str, Any], left_out: Collection[str], seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _settings(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in attributes.items():
-        if name not in left_out:
+        if name not in _OF_EVERY_MODULE:
             try:
-                yield name, _described(value, seen)
+                yield name, _described(value)
             except _NotStoredError:
                 continue
 
 
-def _described(value: Any, seen: set[int]) -> Any:
+def _described(value: Any) -> Any:
     """Describe a value as JSON; a value that can be named but not restored is `{"is": …}`."""
     if isinstance(value, Enum):
         return {"is": str(value)}
-    if isinstance(value, np.generic):
-        value = value.item()
     if isinstance(value, float):
         return float(value) if isfinite(value) else {"float": str(value)}
     if value is None or isinstance(value, (bool, int)):
@@ -113,31 +107,23 @@ def _described(value: Any, seen: set[int]) -> Any:
             raise _NotStoredError
         return str(value)
     if isinstance(value, (list, tuple, set, frozenset, dict)):
-        return _described_container(value, seen)
+        return _described_container(value)
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if isinstance(value, _FUNCTIONS):
         return {"is": getattr(value, "__qualname__", str(value))}
-    if isinstance(value, partial):
-        return {"is": "partial", "of": _described([value.func, list(value.args), value.keywords], seen)}
     if isinstance(value, nn.Module):
         return {"is": type(value).__name__}
-    if is_dataclass(value) or isinstance(value, types.SimpleNamespace) or hasattr(value, "to_dict"):
-        # A configuration; where modules share it, the first has it.
-        if id(value) in seen or not hasattr(value, "__dict__"):
-            raise _NotStoredError
-        seen.add(id(value))
-        return {"object": type(value).__name__, "settings": dict(_settings(vars(value), (), seen))}
-    # Tensors, devices, generators, and objects of unknown use.
+    # Tensors, devices, generators, and objects: a configuration is that of the network that is given or built.
     raise _NotStoredError
 
 
-def _described_container(value: Any, seen: set[int]) -> Any:
+def _described_container(value: Any) -> Any:
     if len(value) > _LONGEST:
         raise _NotStoredError
     if isinstance(value, dict):
-        return {"items": [[_described(key, seen), _described(item, seen)] for key, item in value.items()]}
-    items = [_described(item, seen) for item in value]
+        return {"items": [[_described(key), _described(item)] for key, item in value.items()]}
+    items = [_described(item) for item in value]
     return {"set": sorted(items, key=str)} if isinstance(value, (set, frozenset)) else items
 
 
@@ -162,10 +148,6 @@ def _restored(value: Any, current: Any) -> Any:
         return {key: _restored(item, known.get(key)) for key, item in pairs}
     if value == _named(current):
         return current
-    if value.get("object") == type(current).__name__:
-        own = current.__dict__
-        own.update({name: _restored(setting, own.get(name)) for name, setting in value["settings"].items()})
-        return current
     raise _NotStoredError
 
 
@@ -179,10 +161,10 @@ def _dtype(name: Any) -> torch.dtype:
 
 def _named(value: Any) -> Any:
     try:
-        return _described(value, set())
+        return _described(value)
     except _NotStoredError:
         return None
 
 
 def _in_words(value: Any) -> str:
-    return str(value.get("is") or value.get("object") or value) if isinstance(value, dict) else repr(value)
+    return str(value.get("is") or value) if isinstance(value, dict) else repr(value)

@@ -114,10 +114,9 @@ def convolutions(*first: nn.Module) -> nn.Module:
 LAYER = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
 STACKS = {name: nn.TransformerEncoder(LAYER, 1, enable_nested_tensor=False) for name in ("encoder", "decoder")}
 UNEVEN = Written(lambda m, x: m.decoder(m.encoder(x)), **STACKS)
-GATED = written(lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid()))
 WIDE, CIFAR, DENSE = wide_resnet(10, 1), resnet_cifar(8), dense(2, 8, in_features=8)
 BARE = (edits.RemoveNorms(), edits.StandardizeWeights())
-VARIANCE, TAILORED = edits.PredictedVariance, edits.TailorActivations
+VARIANCE = edits.PredictedVariance
 NAN = float("nan")
 EDITED: list[tuple[Any, ...]] = [
     (shut(), ROWS, (edits.BranchMultiplier(0.0),), "its branch returns 0"),
@@ -129,9 +128,6 @@ EDITED: list[tuple[Any, ...]] = [
     (branches(), ROWS, (Change(**{"1_f_weight": NAN}),), "not finite in training mode", "at 1.f"),
     (branches(), ROWS, (Change(**{"1_f_bias": -100}),), "1.f.weight", "no longer have any gradient"),
     (branches(), ROWS, (Change(**{"1_f_weight": 0, "1_g_weight": 0, "1_f_bias": 0}),), "1.f.weight", "never get a"),
-    (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), ROWS, (TAILORED(),), "slope"),
-    (GATED, ROWS, (TAILORED(),), "after its gate"),
-    (DENSE, ROWS, (TAILORED(eta=1.0),), "got 1.0 and 0.7"),
     (WIDE, None, (VARIANCE(),), "blocks.0.norm1", "this normalization is still there"),
     (WIDE, None, (BARE[0], VARIANCE()), "StandardizeWeights does that before"),
     (WIDE, None, (*BARE, VARIANCE(0.0)), "α is a number above 0, got 0.0"),
@@ -170,7 +166,7 @@ HEADLESS = written(lambda m, x: x + m.f(x), "f")
 SPECTRAL = of_own_norm(lambda w: w / torch.linalg.matrix_norm(w, 2))
 TYPES = {torch.int8: "none", torch.int64: "group_norm(groups=1)"}
 CONVERTED: list[tuple[Any, ...]] = [
-    (nn.Sequential(LAYER, LAYER, nn.Linear(8, 2)), TOKENS, "admin", "runs several times"),
+    (nn.Sequential(LAYER, LAYER, nn.Linear(8, 2)), TOKENS, "deepnorm", "runs several times"),
     (UNEVEN, TOKENS, "deepnorm", "a layer of the decoder", "3 residual sums"),
     (LAYER, TOKENS, "lsuv", "self_attn", "it is not a layer with one weight and one output"),
     (SPECTRAL, ROWS, "fixup", "1", "divided by its own norm", "skipinit"),

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from written_networks import Written
 
 import normless as nl
-from errors.edits import CIFAR, IMAGES, ROWS, Forward, branches, converted, normed, written
+from errors.edits import CIFAR, IMAGES, ROWS, Forward, converted, normed, written
 from errors.wrong import Wrong
 from normless.models import resnet_cifar, wide_resnet
 
@@ -96,7 +96,7 @@ def by_the_batch(m: Any, x: Tensor) -> Any:
 
 WITHOUT_FINAL = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
 PARTS = {"conv": nn.Conv2d(3, 4, 3), "norm": nn.BatchNorm2d(4), "head": nn.Conv2d(4, 2, 1)}
-FUNCTIONAL, GROUPS, SEARCH = Written(by_the_batch, **PARTS), "group_norm(groups=2)", "dyt(alpha=search)"
+FUNCTIONAL, GROUPS = Written(by_the_batch, **PARTS), "group_norm(groups=2)"
 CONVERTED: list[tuple[Any, ...]] = [
     (normed(NoisyBatchNorm(8)), IMAGES, "none", "at 1: ", "NoisyBatchNorm"),
     (normed(Skipping(8)), IMAGES, "dyt", "at 1: ", "Skipping"),
@@ -110,15 +110,11 @@ CONVERTED: list[tuple[Any, ...]] = [
     (CIFAR, IMAGES, "dyt(final=keep)", "follows its last block"),
     (WITHOUT_FINAL, IMAGES, "dyt(final=keep)", "block"),
     (wider(), torch.randn(3, 8, 4, 4), "peri_norm", "1.norm", "(8, 4, 4)", "16 channels"),
-    (branches(), ROWS, "dyt(alpha=search, attention_alpha=0.2)", "attention_alpha goes with a number"),
-    (branches(), ROWS * torch.nan, SEARCH, "finite and not all equal"),
 ]  # fmt: skip
 UNTRACKED, PLAIN = nn.BatchNorm2d(8, track_running_stats=False), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
 ONE_NORM, BENT = (nn.Sequential(nn.Linear(8, 8), norm, nn.Linear(8, 8)) for norm in (nn.LayerNorm(8), Bent(8)))
 BY_BATCH = Written(lambda m, x: F.batch_norm(m.conv(x), None, None, training=True), conv=nn.Conv2d(3, 4, 3))
 CALLS: list[tuple[Callable[[], object], type[Exception], tuple[str, ...]]] = [
-    (lambda: nl.convert(net := branches(), SEARCH, residual_map=nl.residual_map(net, ROWS)), Unsupported,
-     ("pass a batch", "convert(model, 'dyt(alpha=search)'")),
     (partial(nl.freeze, not_a_number("running_mean")), Unsupported, ("of 1, ", "not finite")),
     (partial(nl.convert, not_a_number("weight"), "none", IMAGES), Unsupported, ("of 1, ", "not finite")),
     (partial(nl.fold, normed(UNTRACKED), IMAGES), Unsupported, ("1 is a BatchNorm2d without running statistics",)),

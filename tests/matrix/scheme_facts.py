@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import normless as nl
@@ -39,33 +38,33 @@ WITH_NORMS = (
     "partial_batch_norm(gamma=False, beta=False)", "partial_batch_norm(mean=False, variance=False)",
     "alternating_batch_norm", "plain_batch_norm", "frozen_batch_norm", "group_norm", "zero_gamma",
     "batch_norm_sqrt2", "norm_on_skip", "norm_on_skip(place=skip_path)", "only_final_norm", "only_top_norm",
-    "layer_scale", "layer_norm", "deepnorm", "layer_norm_scaling", "peri_norm", "sandwich_norm",
-    "weight_standardization", "weight_standardization(groups=None)", "depth_mup", "completep", "admin", "qk_norm",
+    "layer_scale", "layer_norm", "deepnorm", "layer_norm_scaling", "peri_norm",
+    "weight_standardization", "weight_standardization(groups=None)", "depth_mup", "completep", "qk_norm",
     "soft_capping",
 )  # fmt: skip
 WITHOUT_NORMS = (
     "none", "xavier", "sqrt2", "lsuv", "skipinit", "skipinit(alpha=1)", "zeroinit", "zeroinit(dropout=0)",
-    "zeroinit(multiplier=False, dropout=0)", "regularized_skipinit", "zeroinit_v1", "zeroinit_v1(dropout=0)",
+    "zeroinit(multiplier=False, dropout=0)", "zeroinit_v1", "zeroinit_v1(dropout=0)",
     "fixup", "fixup(gain=10)", "fixup(rescale=False)", "fixup(zero=False)", "fixup(multiplier=False)",
     "fixup(biases=False)", "remove_branches", "nf_resnet", "nf_resnet(multiplier=False)", "t_fixup", "rezero",
-    "dyt", "derf", "tailored_activations", "tailored_activations(eta=0.3, skip=0.9, biases=False)",
+    "dyt", "derf",
 )  # fmt: skip
 # They train on a card, or with a domain chosen for each batch, or need a trained network.
 ELSEWHERE = {"sync_batch_norm", "domain_batch_norm", "split_batch_norm", "trained"}
 SHUT = {
-    "zero_gamma", "skipinit", "zeroinit", "zeroinit(dropout=0)", "regularized_skipinit", "zeroinit_v1",
+    "zero_gamma", "skipinit", "zeroinit", "zeroinit(dropout=0)", "zeroinit_v1",
     "zeroinit_v1(dropout=0)", "fixup", "fixup(gain=10)", "fixup(rescale=False)", "fixup(multiplier=False)",
     "fixup(biases=False)", "remove_branches", "nf_resnet", "rezero",
 }  # fmt: skip
 # A norm of single examples, or none at all.
 ALONE = {"partial_batch_norm(mean=False, variance=False)", "frozen_batch_norm", "group_norm"} | {
-    text for text in WITHOUT_NORMS if "dropout=0)" in text or not re.match("zeroinit|regularized", text)
+    text for text in WITHOUT_NORMS if "dropout=0)" in text or not text.startswith("zeroinit")
 }
 MULTIPLIER, BIASES = frozenset({"multiplier"}), frozenset({"input_bias", "output_bias"})
 ADDS = {
     **dict.fromkeys(("skipinit", "skipinit(alpha=1)", "rezero"), MULTIPLIER),
     "nf_resnet": MULTIPLIER | {"gain"},
-    **dict.fromkeys(("zeroinit", "zeroinit(dropout=0)", "regularized_skipinit"), MULTIPLIER | {"bias"}),
+    **dict.fromkeys(("zeroinit", "zeroinit(dropout=0)"), MULTIPLIER | {"bias"}),
     **{text: MULTIPLIER | BIASES | {"bias"} for text in WITHOUT_NORMS if text.startswith(("fixup", "zeroinit_v1"))},
     "fixup(multiplier=False)": BIASES,
     "fixup(biases=False)": MULTIPLIER,

@@ -208,8 +208,6 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
         skip, branch = (side.detach() for side in inputs)
         if module.multiplier is not None:
             branch = branch * per_channel(module.multiplier.detach(), branch)
-        if module.skip_multiplier is not None:
-            skip = skip * module.skip_multiplier.detach()
         # A factor of 1 would be a pass over the activations.
         skip = skip if module.skip_factor == 1.0 else skip * module.skip_factor
         on_sum(block, skip, (branch if module.branch_factor == 1.0 else branch * module.branch_factor,), output)

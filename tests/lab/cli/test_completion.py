@@ -39,7 +39,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("sweep", ""), {"run", "status", "export", "retry", "prune"}),
         (("train", "--label-s"), {"--label-smoothing"}),
         (("train", "--device", ""), {"auto", "cpu", "cuda"}),
-        (("train", "--scheme", "regul"), {"regularized_skipinit"}),
+        (("train", "--scheme", "zeroi"), {"zeroinit", "zeroinit_v1"}),
         (("convert", "net.py:net", "--scheme", ""), set(nl.SCHEMES)),
         (("probe", "net.py:net", "--data", "cifar"), {name for name in DATA if name.startswith("cifar")}),
         (("sweep", "run", "dep"), {"depth.yaml"}),

@@ -18,7 +18,11 @@ from normless.schemes import SCHEMES
 
 # One network of each kind, with schemes that begin closed, without norms, or with other norms.
 SAMPLE = (
-    *(("wide 16-1", "none", "adamw"), ("cifar 8", "fixup", "sgd"), ("our post-norm transformer", "admin", "adamw")),
+    *(
+        ("wide 16-1", "none", "adamw"),
+        ("cifar 8", "fixup", "sgd"),
+        ("our post-norm transformer", "deepnorm", "adamw"),
+    ),
     *(("torch pre-norm encoder", "rezero", "adamw"), ("small timm ViT", "xavier", "adamw")),
     ("ResidualUNet", "none", "adamw"),
 )

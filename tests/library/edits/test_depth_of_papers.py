@@ -1,4 +1,4 @@
-"""DeepNorm, T-Fixup, Admin and branches scaled with depth: the papers' constants, rates in groups, any depth."""
+"""DeepNorm, T-Fixup and branches scaled with depth: the papers' constants, rates in groups, any depth."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from edit_helpers import altered, assert_changes, close, edited, images
+from edit_helpers import altered, close, edited, images
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
 from normless.edits import DeepNorm, RemoveNorms, TFixup
-from normless.models import transformer, wide_resnet
+from normless.models import wide_resnet
 from normless.nn import ResidualSum
 
 WIDTH = 64
@@ -92,34 +92,6 @@ def test_deepnorm_and_t_fixup_of_an_encoder_and_a_decoder() -> None:
                 check_layer(layer, *constants)
     assert fixup.source.weight[1:].std().item() == about(WIDTH**-0.5 * (9 * n) ** -0.25)
     assert fixup.decoder["tokens"].weight.std().item() == about(WIDTH**-0.5 * (9 * m) ** -0.25)
-
-
-def test_admins_omega_is_the_root_of_the_summed_variances_of_either_stack() -> None:
-    model = transformer(30, 2, 16, 2, 24, norm="post", dropout=0.3, decoder_layers=2)
-    inputs = (torch.randint(1, 30, (4, 7)), torch.randint(1, 30, (4, 5)))
-    variances: dict[str, list[float]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, ResidualSum):
-            module.register_forward_hook(
-                lambda _, sides, __, name=name: variances.update({name: [x.var(correction=0).item() for x in sides]})
-            )
-    model.eval()(*inputs)
-    measured = dict(variances)
-    net: Any = nl.convert(model.train(), "admin", *inputs)
-    assert net.training
-    assert_changes(model, net, "+*.skip_multiplier")
-    for stack, count in (("encoder", 4), ("decoder", 6)):
-        paths = [path for path in measured if path.startswith(stack)]
-        assert len(paths) == count
-        reached = measured[paths[0]][0]
-        for index, path in enumerate(paths):
-            close(
-                net.get_parameter(f"{path}.skip_multiplier"),
-                nn.Parameter(torch.full((16,), reached**0.5 if index else 1.0)),
-            )
-            reached += measured[path][1]
-    groups = {group["name"]: group for group in nl.param_groups(net, lr=0.1, weight_decay=0.1)}
-    assert (len(groups["layer_scale"]["params"]), groups["layer_scale"]["weight_decay"]) == (10, 0)
 
 
 class Block(nn.Module):

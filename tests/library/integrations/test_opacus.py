@@ -144,17 +144,3 @@ def test_a_private_step_without_noise_adds_clipped_gradients() -> None:
     for name, parameter in net._module.named_parameters():
         step = parameter.detach() - model.get_parameter(name).detach()
         torch.testing.assert_close(step, expected[name], rtol=1e-3, atol=1e-6, msg=name)
-
-
-def test_the_multiplier_of_a_skip_path_has_its_gradients() -> None:
-    from normless.integrations.opacus import sum_gradients
-
-    total = ResidualSum()
-    total.skip_multiplier = nn.Parameter(torch.rand(6))
-    total.factor, total.skip_factor = 0.5, 1.5
-    skip, branch, backprops = torch.randn(3, 4, 5, 6)
-    (found,) = sum_gradients(total, [skip, branch], backprops).values()
-    for index in range(4):
-        total.zero_grad()
-        (total(skip[index], branch[index]) * backprops[index]).sum().backward()
-        torch.testing.assert_close(found[index], total.skip_multiplier.grad)
