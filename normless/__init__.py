@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from normless import probes as probes
     from normless import testing as testing
     from normless._version import __version__ as __version__
+    from normless.affine import FoldReport as FoldReport
+    from normless.affine import Removal as Removal
+    from normless.affine import TrainedReport as TrainedReport
+    from normless.affine import fold as fold
+    from normless.affine import freeze as freeze
+    from normless.affine import fuse_for_inference as fuse_for_inference
+    from normless.affine import remove_norms as remove_norms
     from normless.conversion import convert as convert
     from normless.conversion import plan as plan
     from normless.doctor import Diagnosis as Diagnosis
@@ -47,10 +54,6 @@ if TYPE_CHECKING:
     from normless.errors import UnstableConversionWarning as UnstableConversionWarning
     from normless.errors import UnsupportedEditError as UnsupportedEditError
     from normless.errors import UntrustedCodeError as UntrustedCodeError
-    from normless.folding import FoldReport as FoldReport
-    from normless.folding import fold as fold
-    from normless.folding import freeze as freeze
-    from normless.folding import fuse_for_inference as fuse_for_inference
     from normless.optim import adaptive_gradient_clipping as adaptive_gradient_clipping
     from normless.optim import clip_in_step as clip_in_step
     from normless.optim import param_groups as param_groups
@@ -61,8 +64,6 @@ if TYPE_CHECKING:
     from normless.probes import RideAlong as RideAlong
     from normless.probes import mixes_examples as mixes_examples
     from normless.probes import probe as probe
-    from normless.removal import Removal as Removal
-    from normless.removal import remove_norms as remove_norms
     from normless.residual import ResidualBlock as ResidualBlock
     from normless.residual import ResidualMap as ResidualMap
     from normless.residual import residual_map as residual_map
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from normless.schemes import SCHEMES as SCHEMES
     from normless.schemes import Scheme as Scheme
     from normless.schemes import scheme as scheme
-    from normless.trained import TrainedReport as TrainedReport
     from normless.trained import convert_trained as convert_trained
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

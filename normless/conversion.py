@@ -6,10 +6,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import groupby
 from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
@@ -18,11 +17,12 @@ from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
 from normless._internal.exclusive import exclusive
-from normless._internal.html import html_table
 from normless._internal.state import collection_paused
-from normless.edits import Change, Surgery
-from normless.edits.calibration import Calibration, Call, TrainedReport
+from normless.affine.trained import TrainedReport
+from normless.edits import Surgery
+from normless.edits.calibration import Calibration, Call
 from normless.edits.original import Original
+from normless.edits.plan import Plan as Plan
 from normless.edits.remarks import lost_function, remarks, trained_function
 from normless.edits.verify import verify
 from normless.errors import (
@@ -44,26 +44,6 @@ _TELLS = ContextVar("_TELLS", default=True)
 
 Model = TypeVar("Model", bound=nn.Module)
 Part = str | nn.Module
-
-
-class Plan(tuple[Change, ...]):
-    """The changes of a conversion, in order."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"Plan({len(self)} changes)"
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-    def _repr_html_(self) -> str:
-        rows: list[tuple[str, str, str]] = []
-        # Equal changes of several modules share a row.
-        for (edit, what), changes in groupby(self, key=lambda change: (change.edit, change.what)):
-            paths = [change.path or "the network" for change in changes]
-            rows.append((edit, paths[0] if len(paths) == 1 else f"{paths[0]} … {paths[-1]} ({len(paths)})", what))
-        return html_table(f"{len(self)} changes", ("edit", "module", "change"), rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,7 +147,7 @@ def convert_on(
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
     said = (*remarks(surgery), *lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known))
-    report = calibration.report(chosen.text)
+    report = None if calibration.report is None else replace(calibration.report, scheme=chosen.text)
     made = Conversion(chosen.text, Plan(surgery.changes), said, datetime.now().astimezone(), report)
     setattr(surgery.model, CONVERSION, made)
     if made.remarks and _TELLS.get():

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from normless._internal.arguments import forward_arguments, require_network
+from normless.affine.trained import TrainedReport as TrainedReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.edits.calibration import Call
-from normless.edits.calibration import Outcome as Outcome
-from normless.edits.calibration import TrainedReport as TrainedReport
 from normless.residual import ResidualMap
 from normless.schemes import Scheme, trained_scheme
 

@@ -29,6 +29,8 @@ class DeepNorm(StackEdit):
         decoder  α = (3M)^(1/4),            β = (12M)^(-1/4)
     """
 
+    loses = "scales skip paths and weights"
+
     def apply(self, surgery: Surgery) -> None:
         encoder, decoder = self.stacks(surgery)
         _check_post_norm(surgery, encoder + decoder)
@@ -55,6 +57,8 @@ class Admin(StackEdit):
     Initially ω₁ = 1 and ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})], over examples, positions and channels of one pass
     on the example inputs with ω = 1, without dropout. The sum includes the stack's input x₀, as in the authors' code.
     """
+
+    loses = "scales skip paths"
 
     def apply(self, surgery: Surgery) -> None:
         stacks = self.stacks(surgery)
@@ -87,6 +91,8 @@ class TFixup(StackEdit):
 
     and embeddings by (9N)^(-1/4), those of a decoder by (9M)^(-1/4). The normalizations must be removed before.
     """
+
+    loses = "rescales weights"
 
     def apply(self, surgery: Surgery) -> None:
         surgery.need_no_norms()

@@ -14,7 +14,6 @@ from normless.edits.calibration import Call, distance
 from normless.edits.edit import Edit
 from normless.edits.norms import RemoveNorms
 from normless.edits.surgery import Surgery
-from normless.edits.trained_form import losses
 from normless.residual.batch_statistics import keeps_statistics
 
 # A uniform factor at which a branch does not take part in training, such as ConvNeXt's layer scale of 1e-6.
@@ -54,13 +53,15 @@ def lost_function(
     surgery: Surgery, text: str, edits: Iterable[Edit], given: Call, known: TrainedFunction | None
 ) -> Iterator[str]:
     """Yield a clause if a trained network's outputs in evaluation are not those it had, with the calls to make."""
-    made = None if known is None or surgery.calibration.distance is not None else _outputs(surgery, given)
+    made = None if known is None or surgery.calibration.report is not None else _outputs(surgery, given)
     if known is None or made is None or [*map(len, known.outputs)] != [*map(len, made)]:
         return
     far = distance(chain.from_iterable(made), chain.from_iterable(known.outputs))
     if far <= _DIFFERS:
         return
-    kept = not losses(edits) and (known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits))
+    kept = not any(own.loses for own in edits) and (
+        known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits)
+    )
     scheme = text if kept else "skipinit" if known.with_statistics else ""
     calls = [f'nl.convert_trained(model, "{scheme}", batches)'] * bool(scheme)
     calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without

@@ -32,6 +32,8 @@ class TailorActivations(Edit):
         skip: w.
     """
 
+    loses = "replaces the activations"
+
     eta: float = 0.9
     skip: float = 0.5**0.5
 

@@ -16,7 +16,7 @@ from written_networks import Written
 
 import normless as nl
 from normless import convert, fuse_for_inference
-from normless.folding.constants import ConstantActivation, ConstantConvolution
+from normless.affine.constants import ConstantActivation, ConstantConvolution
 from normless.models import resnet_cifar, wide_resnet
 from normless.nn import ResidualSum, scalar_affine
 from normless.nn.affine import ScalarConv2d

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from normless.folding.constants import ConstantActivation
-from normless.folding.frozen_norms import replace_modules
+from normless.affine.constants import ConstantActivation
+from normless.affine.maps import replace_modules
 from normless.nn import ResidualSum
 from normless.nn.affine import of_class
 from normless.nn.in_place import InPlace, InPlaceReLU

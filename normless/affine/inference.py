@@ -16,11 +16,11 @@ from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 from normless._internal.arguments import carried_inputs, forward_arguments, require_network
 from normless._internal.copying import copied
 from normless._internal.exclusive import exclusive
+from normless.affine.constants import ConstantActivation, ConstantConvolution
+from normless.affine.folding import fold
+from normless.affine.in_place import work_in_place
+from normless.affine.maps import replace_modules
 from normless.errors import UnsupportedEditError
-from normless.folding.constants import ConstantActivation, ConstantConvolution
-from normless.folding.frozen_norms import replace_modules
-from normless.folding.in_place import work_in_place
-from normless.folding.network import fold
 from normless.nn import FreezableNorm, FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import (
     ScalarConv1d,
