@@ -14,13 +14,14 @@ from typing import Any, NoReturn, TypeVar, cast
 from torch import nn
 
 from normless import schemes
-from normless._internal.arguments import carry_inputs, forward_arguments, require_network
+from normless._internal.arguments import Call, carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
 from normless._internal.exclusive import exclusive
 from normless._internal.state import collection_paused
 from normless.affine.trained import TrainedReport
 from normless.edits import Surgery
-from normless.edits.calibration import Calibration, Call
+from normless.edits.calibration import Calibration
+from normless.edits.norm_variants import KEEPING_STATISTICS, ReplaceNorms
 from normless.edits.original import Original
 from normless.edits.plan import Plan as Plan
 from normless.edits.remarks import lost_function, remarks, trained_function
@@ -227,10 +228,11 @@ def prepared(
     if parts:
         chosen = chosen.within(*(_name_of(model, part) for part in parts))
     earlier = scheme_of(model)
-    if earlier is not None:
+    if earlier is not None and not _gives_back(chosen, earlier):
         raise AlreadyConvertedError(
             f"This {type(model).__name__} was converted by {earlier!r} already; {chosen.text!r} is defined on the "
-            "network as it was before. Convert the original, or build it anew."
+            "network as it was before. Convert the original, or build it anew; only plain_batch_norm gives a network "
+            "that was converted by sync_batch_norm or another variant of batch norm its batch norms back."
         )
     if chosen.edits:
         original.check()
@@ -253,6 +255,15 @@ def prepared(
         )
     mapped = mapped.with_every_norm() if chosen.norms == "all" else mapped
     return chosen, mapped.without_global_skips() if chosen.level == "inner" else mapped
+
+
+def _gives_back(chosen: Scheme, earlier: str) -> bool:
+    """Whether a scheme turns the norms of the earlier one, variants of batch norms, back into batch norms."""
+    families = [
+        {edit.family if isinstance(edit, ReplaceNorms) else None for edit in edits}
+        for edits in (chosen.edits, schemes.scheme(earlier).edits)
+    ]
+    return families[0] == {"plain"} and families[1] <= {*KEEPING_STATISTICS}
 
 
 def _name_of(model: nn.Module, part: Part) -> str:

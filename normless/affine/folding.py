@@ -27,6 +27,7 @@ from normless.nn.channels import channel_axis
 from normless.recording import recorded
 from normless.residual import Layer
 from normless.residual.classify import NORMS
+from normless.residual.graph import Operation
 from normless.residual.inside_norms import agree
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -156,14 +157,14 @@ def flows_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
     """Return the flows of a network with frozen norms, in evaluation and, if it can be followed, in training."""
     # The pass with values comes first, so that caches of forward code keep tensors with values.
     with in_mode(frozen, False):
-        evaluation = Flow(frozen, recorded(frozen, inputs, kwargs))
+        evaluation = Flow(frozen, recorded(frozen, inputs, kwargs, scripted=True))
     # The pass in training has no values unless forward code reads them.
     empty = without_values(frozen).train()
     with suppress(Exception):
-        return [evaluation, Flow(frozen, recorded(empty, *on_device_of(empty, inputs, kwargs)))]
+        return [evaluation, Flow(frozen, recorded(empty, *on_device_of(empty, inputs, kwargs), scripted=True))]
     try:
         with in_mode(frozen, True):
-            return [evaluation, Flow(frozen, recorded(frozen, inputs, kwargs))]
+            return [evaluation, Flow(frozen, recorded(frozen, inputs, kwargs, scripted=True))]
     except NormlessError as error:
         text = f"The pass of this {type(frozen).__name__} in training cannot be followed, so that the copy is right"
         warn(f"{text} in evaluation only: {error}", EvaluationOnlyWarning)
@@ -194,7 +195,10 @@ def fold_affines(
             fixed = not any(getattr(own, names_of(own)[0]).requires_grad for own in layers)
             place = f"{place[0].layer} has no gradient, and the norm is trained" if fixed else place
         if isinstance(place, str):
-            outcomes.append(Outcome(path, "affine" if is_frozen else "kept", reason=place))
+            outcome = (
+                Outcome(path, "affine", reason=place) if is_frozen else Outcome(path, "kept", reason=_STAY + place)
+            )
+            outcomes.append(outcome)
             continue
         for neighbour in place:
             fold_into(network.get_submodule(neighbour.layer), neighbour, maps[path])
@@ -266,20 +270,37 @@ def _neighbours(path: str, side: Side, affine: Affine, modes: list[Flow]) -> tup
 def _kept(model: nn.Module, modes: list[Flow]) -> dict[str, Outcome]:
     """Return the norms in either mode that are not batch norms, by path; refuse functions with batch statistics."""
     kept: dict[str, Outcome] = {}
+    scripted = tuple(
+        f"{path}." for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)
+    )
     for mode in modes:
         for operation in mode.flow.operations:
-            if operation.name == "batch_norm" and operation.arguments[5]:
+            if (
+                operation.name == "batch_norm"
+                and operation.arguments[5]
+                and not _owner(operation).startswith(scripted)
+            ):
                 raise UnsupportedEditError(
                     f"The forward code of {operation.module or 'the network'} normalizes by the statistics of the "
                     "batch in a function call, not in a module that could be frozen. Make it a torch.nn.BatchNorm."
                 )
-        for path in (run.layer.path for run in mode.layers.runs if run.layer.kind in ("norm", "direction")):
+        for run in (run for run in mode.layers.runs if run.layer.kind in ("norm", "direction")):
+            path, owner = run.layer.path, _owner(mode.flow[run.operations[0]])
             alone = isinstance(model.get_submodule(path.partition(":")[0]), NORMS)
             why = "it normalizes each example separately" if alone else "it is not a batch norm of torch.nn"
+            if owner.startswith(scripted):
+                path, why = owner.rpartition(".")[0], "it is TorchScript, which no edit can change"
             kept.setdefault(path, Outcome(path, "kept", reason=why))
     return kept
 
 
+def _owner(operation: Operation) -> str:
+    """Return the name of the first parameter or buffer that an operation reads, or ""."""
+    return next((name for fixed in operation.fixed for name in (*fixed.parameters, *fixed.buffers)), "")
+
+
+# Of γ and β of a norm that is kept.
+_STAY = "γ and β stay, since "
 _Neutral = list[tuple[nn.Parameter, float]]
 
 
@@ -297,7 +318,7 @@ def _gammas(model: nn.Module, modes: list[Flow], kept: dict[str, Outcome]) -> di
             shape = mode.flow[run.operations[-1]].shape
             made = found.get(path) or _gamma_of(model, layer, shape)
             if isinstance(made, str):
-                kept[path] = replace(kept[path], reason=f"γ and β stay, since {made}")
+                kept[path] = replace(kept[path], reason=_STAY + made)
                 continue
             found[path] = made
             mode.norms[path].append(run.operations[-1])

@@ -1,4 +1,4 @@
-"""Let activations and residual sums overwrite inputs that nothing else reads, in evaluation."""
+"""Activations with numbers instead of scalar parameters; what may overwrite inputs that nothing else reads."""
 
 from __future__ import annotations
 
@@ -6,19 +6,50 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from normless.affine.constants import ConstantActivation
 from normless.affine.maps import replace_modules
 from normless.nn import ResidualSum
 from normless.nn.affine import of_class
 from normless.nn.in_place import InPlace, InPlaceReLU
+from normless.recording import recorded
 from normless.residual.graph import Dataflow, Operand
 from normless.residual.operations import LAYOUT, NEW_MEMORY
-from normless.residual.reader import flow_of
+from normless.residual.reader import read_dataflow
 
 # These may return their input or a view of all of it.
 _SAME = LAYOUT | {"dropout", "feature_dropout"}
+_TAKE_SHIFT = {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear}
+
+
+class ConstantActivation(InPlace, nn.Module):
+    """Compute φ(s·x + b₁) + b₂ with three numbers; a ReLU as max(s·x + (b₁ + b₂), b₂)."""
+
+    def __init__(self, activation: nn.Module, scale: float, before: float, after: float) -> None:
+        super().__init__()
+        self.activation, self.scale, self.before, self.after = activation, scale, before, after
+
+    def move_shift(self, layer: Any) -> None:
+        """Move the shift of a ReLU to the bias of the layer that computes x, shape (B, out, …), if possible."""
+        if type(self.activation) is nn.ReLU and self.scale == 1 and type(layer) in _TAKE_SHIFT:
+            weight: Tensor = layer.weight
+            bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
+            # A new parameter, since layers may share their bias.
+            layer.bias = nn.Parameter(bias + (self.before + self.after), requires_grad=False)
+            self.before = -self.after
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the shape of x."""
+        is_own, is_relu = self.inplace, type(self.activation) is nn.ReLU
+        shift = self.before + self.after if is_relu else self.before
+        if self.scale != 1:
+            x, is_own = (x.mul_(self.scale) if is_own else x * self.scale), True
+        if shift:
+            x, is_own = (x.add_(shift) if is_own else x + shift), True
+        if is_relu:
+            return x.clamp_(min=self.after) if is_own else x.clamp(min=self.after)
+        y: Tensor = self.activation(x)
+        return y + self.after if self.after else y
 
 
 def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -28,8 +59,9 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     runs: dict[nn.Module, set[tuple[int, ...]]] = defaultdict(set)
-    callers: dict[nn.Module, set[tuple[nn.Module, nn.Module] | None]] = defaultdict(set)
-    flow = flow_of(model, inputs, kwargs)
+    # Of a module with an operand, what calls it and what computes the operand; None if others see that.
+    ends: dict[nn.Module, set[tuple[nn.Module, nn.Module] | None]] = defaultdict(set)
+    flow = read_dataflow(recorded(model, inputs, kwargs, scripted=True))
     for at, operation in enumerate(flow.operations):
         *around, path = operation.modules
         module = modules.get(path)
@@ -38,51 +70,40 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
         runs[module].add(operation.runs)
         operand = _operand(flow, at, module)
         if operand is not None:
-            ends = (modules[around[-1]], modules[flow[operand].module])
-            callers[module].add(ends if is_private(flow, operand, at) else None)
-    for module, (pair, *others) in callers.items():
-        # A module may run at several places.
-        if pair is None or others:
+            pair = (modules[around[-1]], modules[flow[operand].module])
+            ends[module].add(pair if is_private(flow, operand, at) else None)
+    # A module may run at several places.
+    private = {module: next(iter(pairs)) for module, pairs in ends.items() if len(pairs) == 1}
+    for module, found in private.items():
+        if found is None:
             continue
-        caller, _ = pair
         if isinstance(module, ConstantActivation):
-            path = _through_sums(module, callers)
-            if all(len(runs[passed]) == 1 for passed in path):
-                module.move_shift(path[-1])
+            passed = [module, found[1]]
+            # Plain sums pass a shift on.
+            while isinstance(total := passed[-1], ResidualSum) and total.is_plain and (before := private.get(total)):
+                passed.append(before[1])
+            if all(len(runs[each]) == 1 for each in passed):
+                module.move_shift(passed[-1])
         relu = of_class(module, InPlaceReLU) if type(module) is nn.ReLU else module
         replace_modules(model, {module: relu})
         assert isinstance(relu, InPlace)
-        relu.overwrite_in(caller)
-
-
-def _through_sums(module: nn.Module, callers: Mapping[nn.Module, set[tuple[nn.Module, nn.Module] | None]]) -> Any:
-    """Return a module, the plain sums before it and the module before those, each read by the next alone."""
-    path = [module]
-    while len(pairs := callers.get(path[-1], set())) == 1 and (pair := next(iter(pairs))) is not None:
-        path.append(pair[1])
-        if not (isinstance(path[-1], ResidualSum) and path[-1].is_plain):
-            break
-    return path
+        relu.overwrite_in(found[0])
 
 
 def _operand(flow: Dataflow, at: int, module: nn.Module) -> int | None:
     """Return the operand that an operation of a ReLU or a sum could overwrite, None for other operations."""
     operation = flow[at]
-    place = 0
-    if operation.in_place:
+    is_sum = isinstance(module, ResidualSum) and operation.name == "add"
+    is_relu = type(module) is nn.ReLU and operation.name == "relu"
+    is_own = isinstance(module, InPlace) and operation.name in {"mul", "add", "clamp"}
+    if operation.in_place or not (is_sum or is_relu or is_own):
         return None
-    if isinstance(module, ResidualSum) and operation.name == "add":
-        place = int(module.skip_factor == 1)
-    elif not (type(module) is nn.ReLU and operation.name == "relu") and not (
-        isinstance(module, InPlace) and operation.name in {"mul", "add", "clamp"}
-    ):
-        return None
-    operand = operation.arguments[place]
+    operand = operation.arguments[int(isinstance(module, ResidualSum) and is_sum and module.skip_factor == 1)]
     if not isinstance(operand, Operand):
         return None
     # A module always overwrites its own intermediate results.
-    is_own = isinstance(module, InPlace) and flow[operand.index].modules == operation.modules
-    return None if is_own else operand.index
+    is_within = isinstance(module, InPlace) and flow[operand.index].modules == operation.modules
+    return None if is_within else operand.index
 
 
 def is_private(flow: Dataflow, tensor: int, reader: int) -> bool:

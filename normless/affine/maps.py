@@ -144,12 +144,14 @@ def has_constants(norm: nn.Module) -> bool:
 
 
 def norms_with_constants(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Iterate by path over the norms with constants, without those inside another (sub-batch norms)."""
-    inside_another = set[nn.Module]()
+    """Iterate by path over the norms with constants, without those inside other norms or TorchScript."""
+    passed = set[nn.Module]()
     for path, module in model.named_modules():
-        if module not in inside_another and has_constants(module):
-            inside_another |= {*module.modules()}
-            yield path, module
+        is_scripted = isinstance(module, torch.jit.ScriptModule)
+        if module not in passed and (is_scripted or has_constants(module)):
+            passed |= {*module.modules()}
+            if not is_scripted:
+                yield path, module
 
 
 def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+from normless._internal.arguments import Call
 
 
 @dataclass

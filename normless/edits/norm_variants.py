@@ -25,6 +25,8 @@ Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchroni
 # Wu & He's other setting: 16 channels per group.
 _VALUES_PER_GROUP = 16
 _ALREADY = "it is one already"
+# These have the running statistics, γ and β of the batch norms that they replace.
+KEEPING_STATISTICS: tuple[Family, ...] = ("ghost", "partial", "alternating", "synchronized", "frozen", "split")
 
 
 @edit

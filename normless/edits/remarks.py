@@ -9,8 +9,9 @@ from itertools import chain
 
 from torch import Tensor
 
+from normless._internal.arguments import Call
 from normless.edits.batches import run_batches
-from normless.edits.calibration import Call, distance
+from normless.edits.calibration import distance
 from normless.edits.edit import Edit
 from normless.edits.norms import RemoveNorms
 from normless.edits.surgery import Surgery
