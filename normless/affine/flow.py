@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -101,57 +101,73 @@ class Flow:
     def _before(self, norm: int, axis: int, features: int) -> tuple[Neighbour, ...] | str:
         """Return the only layer before a norm."""
         path = self._module(norm)
-        for at in self._back(norm):
-            operation = self.flow[at]
-            if self._module(at) == path:
-                continue
-            if operation.name == "input":
-                return "it reads the network's input"
-            is_layer = operation.name in _LAYERS
-            moved = axis if is_layer else self._moved(at, axis, features, back=True)
-            if moved is None:
-                return f"it reads {self._words(operation)}"
-            # The operations of the norm count as one.
-            readers = {path if own is not None and self._module(own) == path else own for own in self._readers(at)}
-            if len(readers) > 1:
-                return f"other operations read the output of {self._words(operation)} too"
-            if is_layer:
-                layer = self._layer(at, norm, axis, "before", features)
-                return layer if isinstance(layer, str) else (layer,)
-            axis = moved
-        return "it reads the network's input"
-
-    def _back(self, at: int) -> Iterator[int]:
-        """Iterate over the operations back from one, each the first input of the one before."""
-        while self.flow[at].parents:
-            at = self.flow[at].parents[0]
-            yield at
+        first = self.flow.source(norm, lambda at: self._module(at) == path)
+        start = self.flow.source(first, lambda at: self.flow[at].name in _LINEAR and not self.flow[at].is_dropout)
+        words = self._words(start)
+        if self.flow[start].name == "input":
+            return "it reads the network's input"
+        if self.flow[start].name not in _LAYERS:
+            return f"it reads {words}"
+        ends = self._ends(start, self._channels(start), features, lambda at, _: self._module(at) == path)
+        if ends is None or isinstance(ends, int):
+            is_between = isinstance(ends, int) and self.flow.depends(norm, ends)
+            return (
+                f"it reads {self._words(ends)}" if is_between else f"other operations read the output of {words} too"
+            )
+        if {own for _, own in ends} != {axis}:
+            return f"the channels of {self._module(start)} are not the norm's"
+        layer = self._layer(start, norm, "before", features)
+        return layer if isinstance(layer, str) else (layer,)
 
     def _after(self, norm: int, axis: int, features: int) -> tuple[Neighbour, ...] | str:
         """Return all layers that read a norm."""
+
+        def is_layer(at: int, read: int) -> bool:
+            return self.flow[at].name in _LAYERS and self.flow[at].parents[0] == read
+
+        ends = self._ends(norm, axis, features, is_layer)
+        if ends is None:
+            return "it is the network's output"
+        if isinstance(ends, int):
+            return f"{self._words(ends)} reads it"
         found: list[Neighbour] = []
-        pending = [(norm, axis)]
+        for at, own in ends:
+            layer = self._layer(at, norm, "after", features)
+            if isinstance(layer, str):
+                return layer
+            if own != self._channels(self.flow[at].parents[0], at):
+                return f"the channels of {layer.layer} are not the norm's"
+            found.append(layer)
+        return tuple(sorted(found)) or "nothing reads it"
+
+    def _ends(
+        self, start: int, axis: int, features: int, is_end: Callable[[int, int], bool]
+    ) -> list[tuple[int, int]] | int | None:
+        """Return the operations to which the channels of an operation come unchanged, and on which axis.
+
+        If another operation changes them, or none reads them but they are returned, it is the operation, or None.
+        """
+        ends, pending = list[tuple[int, int]](), [(start, axis)]
         while pending:
             index, axis = pending.pop()
-            readers = self._readers(index)
-            if not readers:
-                return "nothing reads it"
-            for at in readers:
-                if at is None:
-                    return "it is the network's output"
-                operation = self.flow[at]
-                is_layer = operation.name in _LAYERS and operation.parents[0] == index
-                moved = axis if is_layer else self._moved(at, axis, features, back=False)
-                if moved is None:
-                    return f"{self._words(operation)} reads it"
-                if not is_layer:
-                    pending.append((at, moved))
+            if index in self.flow.outputs:
+                return None
+            for at in self.flow.consumers[index]:
+                if self.flow[at].name in RESHAPE_AS and self.flow[at].parents[0] != index:
                     continue
-                layer = self._layer(at, norm, axis, "after", features)
-                if isinstance(layer, str):
-                    return layer
-                found.append(layer)
-        return tuple(sorted(found))
+                if is_end(at, index):
+                    ends.append((at, axis))
+                    continue
+                moved = self._moved(at, axis, features)
+                if moved is None:
+                    return at
+                pending.append((at, moved))
+        return ends
+
+    def _channels(self, result: int, layer: int | None = None) -> int:
+        """Return the axis of the channels in the output of a layer's operation, or in a tensor that a layer reads."""
+        name, shape = self.flow[result if layer is None else layer].name, self.flow[result].shape
+        return len(shape or ()) - 1 - (int(name[-2]) if name.endswith("d") else 0)
 
     def _is_affine(self, operation: Operation) -> bool:
         return operation.name == "addcmul" and isinstance(self.names.modules[operation.module], FrozenAffine)
@@ -159,8 +175,9 @@ class Flow:
     def _module(self, at: int) -> str:
         return self.names.canonical(self.flow[at].module)
 
-    def _words(self, operation: Operation) -> str:
+    def _words(self, at: int) -> str:
         """Describe an operation by its name and module."""
+        operation = self.flow[at]
         if self._is_affine(operation):
             return f"the norm {operation.module}"
         return f"{operation.name} of {operation.module}" if operation.module else operation.name
@@ -168,15 +185,9 @@ class Flow:
     def _key(self, parameter: str) -> int:
         return id(self.names.parameters[parameter])
 
-    def _readers(self, index: int) -> list[int | None]:
-        """Return the operations that read the values of an operation, and None if it is an output."""
-        operations = ((reader, self.flow[reader]) for reader in self.flow.consumers[index])
-        readers = [at for at, reader in operations if reader.name not in RESHAPE_AS or reader.parents[0] == index]
-        return [*readers, *[None] * (index in self.flow.outputs)]
-
-    def _layer(self, index: int, norm: int, axis: int, side: Side, features: int) -> Neighbour | str:
+    def _layer(self, index: int, norm: int, side: Side, features: int) -> Neighbour | str:
         """Return the layer of an operation if its weight and bias can change, or say why not."""
-        operation, path, words = self.flow[index], self._module(index), self._words(self.flow[index])
+        operation, path, words = self.flow[index], self._module(index), self._words(index)
         module, elsewhere = (
             self.names.modules[path],
             f"{words} does not run in the layer that owns the weight and bias",
@@ -199,10 +210,6 @@ class Flow:
             if self.names.parameters.get(name) is not getattr(module, what):
                 return elsewhere
             is_tied |= is_looked_up
-        kernel = module.kernel_size if isinstance(module, _ConvNd) else ()
-        whole = (operation if side == "before" else self.flow[operation.parents[0]]).shape
-        if whole is None or axis != len(whole) - 1 - len(kernel):
-            return f"the channels of {path} are not the norm's"
         sees_border = side == "after" and (isinstance(module, _ConvTransposeNd) or pads_with_zeros(module, operation))
         return Neighbour(path, side, sees_border, features, is_tied)
 
@@ -218,25 +225,21 @@ class Flow:
         reads = [name for name in self.reads[key] if name != "embedding"]
         return len(self.holders[key]) > len(others) == len(reads) == 1
 
-    def _moved(self, at: int, axis: int, features: int, *, back: bool) -> int | None:
-        """Map the axis of a norm's channels in an operation's input to its output, or back; None if it changes them.
+    def _moved(self, at: int, axis: int, features: int) -> int | None:
+        """Map the axis of a norm's channels in an operation's input to its output; None if it changes them.
 
         The operation runs on the numbers of the channels, in one row or several along the axis.
         """
         operation = self.flow[at]
-        before = self.flow[operation.parents[0]].shape if operation.parents else None
-        after = operation.shape
+        before, after = self.flow[operation.parents[0]].shape, operation.shape
         if before is None or after is None or operation.name not in _LINEAR or operation.is_dropout:
             return None
-        for first in range(len(before)) if back else (axis,):
-            numbers = _numbers(before, first, features)
-            made = None if numbers is None else self._applied(operation, numbers)
-            for last in (axis,) if back else range(len(after)):
-                expected = _numbers(after, last, features)
-                if made is None or expected is None or made.shape != expected.shape:
-                    continue
-                if torch.allclose(made, expected):
-                    return first if back else last
+        numbers = _numbers(before, axis, features)
+        made = None if numbers is None else self._applied(operation, numbers)
+        for moved in range(len(after)) if made is not None else ():
+            expected = _numbers(after, moved, features)
+            if expected is not None and made.shape == expected.shape and torch.allclose(made, expected):
+                return moved
         return None
 
     def _applied(self, operation: Operation, x: Tensor) -> Any:
