@@ -24,7 +24,7 @@ from normless.edits.calibration import Calibration
 from normless.edits.norm_variants import KEEPING_STATISTICS, ReplaceNorms
 from normless.edits.original import Original
 from normless.edits.plan import Plan as Plan
-from normless.edits.remarks import lost_function, remarks, trained_function
+from normless.edits.remarks import lost_function, remarks, trained_function, unchanged
 from normless.edits.verify import verify
 from normless.errors import (
     AlreadyConvertedError,
@@ -147,7 +147,8 @@ def convert_on(
                 verify(surgery, None if in_place else model, allow_partial)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
-    said = (*remarks(surgery), *lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known))
+    lost = lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known)
+    said = (*unchanged(surgery, chosen.text, chosen.edits), *remarks(surgery), *lost)
     report = None if calibration.report is None else replace(calibration.report, scheme=chosen.text)
     made = Conversion(chosen.text, Plan(surgery.changes), said, datetime.now().astimezone(), report)
     setattr(surgery.model, CONVERSION, made)

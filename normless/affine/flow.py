@@ -235,7 +235,7 @@ class Flow:
         if before is None or after is None or operation.name not in _LINEAR or operation.is_dropout:
             return None
         numbers = _numbers(before, axis, features)
-        made = None if numbers is None else self._applied(operation, numbers)
+        made: Any = None if numbers is None else self._applied(operation, numbers)
         for moved in range(len(after)) if made is not None else ():
             expected = _numbers(after, moved, features)
             if expected is not None and made.shape == expected.shape and torch.allclose(made, expected):

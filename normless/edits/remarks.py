@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless._internal.arguments import Call
 from normless.edits.batches import run_batches
 from normless.edits.calibration import distance
 from normless.edits.edit import Edit
+from normless.edits.norm_variants import ReplaceNorms
 from normless.edits.norms import RemoveNorms
 from normless.edits.surgery import Surgery
 from normless.residual.batch_statistics import keeps_statistics
+from normless.residual.description import with_article
 
 # A uniform factor at which a branch does not take part in training, such as ConvNeXt's layer scale of 1e-6.
 _CLOSED = 1e-3
@@ -70,6 +73,19 @@ def lost_function(
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "
         + ", ".join(calls)
     )
+
+
+def unchanged(surgery: Surgery, text: str, edits: Sequence[Edit]) -> Iterator[str]:
+    """Yield a clause if a scheme of norms, which is to change them, found nothing to change."""
+    norms = [surgery.map.by_path[path] for path in surgery.map.norms]
+    if text.partition("(")[0] == "batch_norm" and not edits:
+        if any(":" not in own.path and isinstance(surgery.get(own.path), _BatchNorm) for own in norms):
+            return
+        first = next((f" ({own.path} is {with_article(own.description)})" for own in norms), "")
+        what = f"it has no batch norm{first}; batch_norm(replace=True) replaces norms of images and vectors"
+        yield f"nothing changes, since {what}"
+    elif edits and all(isinstance(edit, ReplaceNorms) for edit in edits) and not surgery.replaced:
+        yield "nothing changes, since its norms are so already, or are kept for the reasons in the plan"
 
 
 def remarks(surgery: Surgery) -> Iterator[str]:
