@@ -110,10 +110,9 @@ class Flow:
             return f"it reads {words}"
         ends = self._ends(start, self._channels(start), features, lambda at, _: self._module(at) == path)
         if ends is None or isinstance(ends, int):
-            is_between = isinstance(ends, int) and self.flow.depends(norm, ends)
-            return (
-                f"it reads {self._words(ends)}" if is_between else f"other operations read the output of {words} too"
-            )
+            if ends is not None and self.flow.depends(norm, ends):
+                return f"it reads {self._words(ends)}"
+            return f"other operations read the output of {words} too"
         if {own for _, own in ends} != {axis}:
             return f"the channels of {self._module(start)} are not the norm's"
         layer = self._layer(start, norm, "before", features)
@@ -236,9 +235,9 @@ class Flow:
             return None
         numbers = _numbers(before, axis, features)
         made: Any = None if numbers is None else self._applied(operation, numbers)
-        for moved in range(len(after)) if made is not None else ():
+        for moved in range(len(after)) if made is not None and made.shape == after else ():
             expected = _numbers(after, moved, features)
-            if expected is not None and made.shape == expected.shape and torch.allclose(made, expected):
+            if expected is not None and torch.allclose(made, expected):
                 return moved
         return None
 
@@ -250,10 +249,9 @@ class Flow:
         ]
         while given and given[-1] is None:
             given.pop()
-        function: Callable[..., Any] = getattr(torch.ops.aten, operation.name, None) or getattr(torch, operation.name)
         try:
-            return function(x, *given)
-        except (RuntimeError, TypeError):
+            return getattr(torch.ops.aten, operation.name)(x, *given)
+        except (AttributeError, RuntimeError, TypeError):
             return None
 
 

@@ -47,9 +47,10 @@ def torch_norm(
         return norm
     given = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
     eps = next((value for value in given if isinstance(value, float)), 1e-6)
-    width = 0 if gamma is None or gamma.dim() != 1 else len(gamma)
+    if gamma is None or gamma.dim() != 1:
+        return None
     made: nn.Module
-    for made in (nn.RMSNorm(width, eps), nn.LayerNorm(width, eps)) if width and gamma is not None else ():
+    for made in (nn.RMSNorm(len(gamma), eps), nn.LayerNorm(len(gamma), eps)):
         made.weight = nn.Parameter(gamma.detach() + offset, gamma.requires_grad)
         if isinstance(made, nn.LayerNorm):
             made.bias = beta  # type: ignore[assignment]
@@ -58,7 +59,7 @@ def torch_norm(
     return None
 
 
-def reason_against(norm: nn.Module, kind: Kind, shape: tuple[int, ...] | None) -> str:
+def reason_against(norm: Any, kind: Kind, shape: tuple[int, ...] | None) -> str:
     """Say why a norm of torch has no counterpart of a kind for an input of this shape, or return ""."""
     is_last = isinstance(norm, (nn.LayerNorm, nn.RMSNorm))
     if is_last and len(norm.normalized_shape) > 1:
