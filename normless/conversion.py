@@ -18,7 +18,7 @@ from normless._internal.arguments import Call, carry_inputs, forward_arguments, 
 from normless._internal.copying import copied, without_values
 from normless._internal.exclusive import exclusive
 from normless._internal.state import collection_paused
-from normless.affine.trained import TrainedReport
+from normless.affine.match_statistics import TrainedReport
 from normless.edits import Surgery
 from normless.edits.calibration import Calibration
 from normless.edits.norm_variants import KEEPING_STATISTICS, ReplaceNorms

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from normless._internal.arguments import calls_of, forward_arguments, require_network
-from normless.affine.trained import TrainedReport as TrainedReport
+from normless.affine.match_statistics import TrainedReport as TrainedReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.residual import ResidualMap
 from normless.schemes import Scheme, trained_scheme

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from normless.affine.folding import fold as fold
     from normless.affine.inference import fuse_for_inference as fuse_for_inference
     from normless.affine.maps import freeze as freeze
-    from normless.affine.removal import Freezing as Freezing
+    from normless.affine.match_statistics import TrainedReport as TrainedReport
     from normless.affine.removal import Removal as Removal
     from normless.affine.removal import remove_norms as remove_norms
-    from normless.affine.trained import TrainedReport as TrainedReport
+    from normless.affine.schedule import Freezing as Freezing
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -13,11 +13,12 @@ from normless.edits.edit import Edit, edit
 from normless.edits.norm_kinds import KINDS, Kind, is_of_kind, norm_of_kind, reason_against, take_over, torch_norm
 from normless.edits.norm_places import idle_siblings, module_of, replace_norm, whole_norms
 from normless.edits.surgery import Surgery
-from normless.errors import UnsupportedEditError
+from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, batch_norms
 from normless.residual import Layer
 from normless.residual.batch_statistics import BATCH_NORMS, as_batch_norm, keeps_statistics, takes_batch_statistics
 from normless.residual.description import describe, with_article
+from normless.residual.inside_norms import is_plain
 from normless.residual.operations import BATCH_NORM
 
 Family = Kind | Literal["ghost", "partial", "alternating", "plain", "synchronized", "frozen", "domain", "split"]
@@ -86,11 +87,11 @@ class ReplaceNorms(Edit):
             module_of(surgery, layer)
         what = layer.description if is_function else describe(surgery.get(layer.path))
         reason = f"it is {with_article(what)}, not a batch norm of vectors, images or volumes"
-        if self.family == "plain":
-            reason += " (batch_norm(replace=True) puts one in its place)"
         if is_function:
             return reason
         old = surgery.get(layer.path)
+        if self.family == "plain" and isinstance(old, (_InstanceNorm, nn.GroupNorm)):
+            reason += " (batch_norm(replace=True) puts one in its place)"
         if self.kind and is_of_kind(old, self.kind) and not isinstance(old, _BatchNorm):
             return f"{_ALREADY}, {with_article(describe(old))}"
         goals = {"plain": BATCH_NORMS, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
@@ -112,11 +113,14 @@ class ReplaceNorms(Edit):
 
     def _torch_norm(self, surgery: Surgery, layer: Layer, shape: tuple[int, ...] | None) -> nn.Module | None:
         """Return the instance, group, layer or RMS norm of torch that a norm is or computes; None for others."""
-        if self.kind is None or keeps_statistics(surgery.get(layer.path)):
+        norm = surgery.get(layer.path)
+        if self.kind is None or keeps_statistics(norm):
             return None
+        if surgery.original is not None and not is_plain(norm):
+            raise MissingValuesError("What a norm of an unknown class computes shows when it runs.")
         gamma = None if layer.gamma is None else surgery.parameter(layer.gamma)
         beta = next((surgery.parameter(name) for name in layer.shifts), None)
-        return torch_norm(surgery.get(layer.path), gamma, beta, layer.offset, shape)
+        return torch_norm(norm, gamma, beta, layer.offset, shape)
 
     def _variant(self, old: nn.Module, shape: tuple[int, ...] | None) -> nn.Module:
         """Return the new norm for an input of this shape, with the old norm's parameters and buffers."""
