@@ -82,7 +82,7 @@ def norm_of_kind(norm: Any, kind: Kind, shape: tuple[int, ...] | None, groups: i
     On images a layer norm is a group norm with one group (Wu & He 2018, section 3.1).
 
     Raises:
-        UnsupportedEditError: the groups would have two values or one.
+        UnsupportedEditError: groups or instances would have too few values.
     """
     is_last = isinstance(norm, (nn.LayerNorm, nn.RMSNorm))
     channels = norm.normalized_shape[0] if is_last else getattr(norm, "num_features", 0) or norm.num_channels
@@ -95,6 +95,11 @@ def norm_of_kind(norm: Any, kind: Kind, shape: tuple[int, ...] | None, groups: i
     if kind == "batch":
         new = BATCH_NORMS[axes](channels, eps=eps, affine=has_affine)
     elif kind == "instance":
+        if shape is not None and prod(shape[2:]) < 2:
+            raise UnsupportedEditError(
+                "a channel of an example has one value there, which instance norm normalizes to nothing; put that "
+                "norm elsewhere, or pass larger inputs"
+            )
         new = _INSTANCE_NORMS[axes](channels, eps=eps, affine=has_affine)
     elif kind == "rms":
         new = nn.RMSNorm(channels, eps=eps, elementwise_affine=has_affine)
