@@ -7,6 +7,13 @@ from . import optim as optim
 from . import probes as probes
 from . import testing as testing
 from ._version import __version__ as __version__
+from .affine import FoldReport as FoldReport
+from .affine import Removal as Removal
+from .affine import TrainedReport as TrainedReport
+from .affine import fold as fold
+from .affine import freeze as freeze
+from .affine import fuse_for_inference as fuse_for_inference
+from .affine import remove_norms as remove_norms
 from .conversion import convert as convert
 from .conversion import plan as plan
 from .doctor import Diagnosis as Diagnosis
@@ -37,10 +44,6 @@ from .errors import UnresolvedStructureError as UnresolvedStructureError
 from .errors import UnstableConversionWarning as UnstableConversionWarning
 from .errors import UnsupportedEditError as UnsupportedEditError
 from .errors import UntrustedCodeError as UntrustedCodeError
-from .folding import FoldReport as FoldReport
-from .folding import fold as fold
-from .folding import freeze as freeze
-from .folding import fuse_for_inference as fuse_for_inference
 from .optim import adaptive_gradient_clipping as adaptive_gradient_clipping
 from .optim import clip_in_step as clip_in_step
 from .optim import param_groups as param_groups
@@ -51,8 +54,6 @@ from .probes import Measurements as Measurements
 from .probes import RideAlong as RideAlong
 from .probes import mixes_examples as mixes_examples
 from .probes import probe as probe
-from .removal import Removal as Removal
-from .removal import remove_norms as remove_norms
 from .residual import ResidualBlock as ResidualBlock
 from .residual import ResidualMap as ResidualMap
 from .residual import residual_map as residual_map
@@ -61,5 +62,4 @@ from .saving import save as save
 from .schemes import SCHEMES as SCHEMES
 from .schemes import Scheme as Scheme
 from .schemes import scheme as scheme
-from .trained import TrainedReport as TrainedReport
 from .trained import convert_trained as convert_trained

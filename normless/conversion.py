@@ -6,24 +6,25 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import groupby
 from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
 
 from normless import schemes
-from normless._internal.arguments import carry_inputs, forward_arguments, require_network
+from normless._internal.arguments import Call, carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
 from normless._internal.exclusive import exclusive
-from normless._internal.html import html_table
 from normless._internal.state import collection_paused
-from normless.edits import Change, Surgery
-from normless.edits.calibration import Calibration, Call, TrainedReport
+from normless.affine.match_statistics import TrainedReport
+from normless.edits import Surgery
+from normless.edits.calibration import Calibration
+from normless.edits.norm_variants import KEEPING_STATISTICS, ReplaceNorms
 from normless.edits.original import Original
-from normless.edits.remarks import lost_function, remarks, trained_function
+from normless.edits.plan import Plan as Plan
+from normless.edits.remarks import lost_function, remarks, trained_function, unchanged
 from normless.edits.verify import verify
 from normless.errors import (
     AlreadyConvertedError,
@@ -44,26 +45,6 @@ _TELLS = ContextVar("_TELLS", default=True)
 
 Model = TypeVar("Model", bound=nn.Module)
 Part = str | nn.Module
-
-
-class Plan(tuple[Change, ...]):
-    """The changes of a conversion, in order."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"Plan({len(self)} changes)"
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-    def _repr_html_(self) -> str:
-        rows: list[tuple[str, str, str]] = []
-        # Equal changes of several modules share a row.
-        for (edit, what), changes in groupby(self, key=lambda change: (change.edit, change.what)):
-            paths = [change.path or "the network" for change in changes]
-            rows.append((edit, paths[0] if len(paths) == 1 else f"{paths[0]} … {paths[-1]} ({len(paths)})", what))
-        return html_table(f"{len(self)} changes", ("edit", "module", "change"), rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,8 +147,9 @@ def convert_on(
                 verify(surgery, None if in_place else model, allow_partial)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
-    said = (*remarks(surgery), *lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known))
-    report = calibration.report(chosen.text)
+    lost = lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known)
+    said = (*unchanged(surgery, chosen.text, chosen.edits), *remarks(surgery), *lost)
+    report = None if calibration.report is None else replace(calibration.report, scheme=chosen.text)
     made = Conversion(chosen.text, Plan(surgery.changes), said, datetime.now().astimezone(), report)
     setattr(surgery.model, CONVERSION, made)
     if made.remarks and _TELLS.get():
@@ -247,10 +229,11 @@ def prepared(
     if parts:
         chosen = chosen.within(*(_name_of(model, part) for part in parts))
     earlier = scheme_of(model)
-    if earlier is not None:
+    if earlier is not None and not _gives_back(chosen, earlier):
         raise AlreadyConvertedError(
             f"This {type(model).__name__} was converted by {earlier!r} already; {chosen.text!r} is defined on the "
-            "network as it was before. Convert the original, or build it anew."
+            "network as it was before. Convert the original, or build it anew; only plain_batch_norm gives a network "
+            "that was converted by sync_batch_norm or another variant of batch norm its batch norms back."
         )
     if chosen.edits:
         original.check()
@@ -273,6 +256,15 @@ def prepared(
         )
     mapped = mapped.with_every_norm() if chosen.norms == "all" else mapped
     return chosen, mapped.without_global_skips() if chosen.level == "inner" else mapped
+
+
+def _gives_back(chosen: Scheme, earlier: str) -> bool:
+    """Whether a scheme turns the norms of the earlier one, variants of batch norms, back into batch norms."""
+    families = [
+        {edit.family if isinstance(edit, ReplaceNorms) else None for edit in edits}
+        for edits in (chosen.edits, schemes.scheme(earlier).edits)
+    ]
+    return families[0] == {"plain"} and families[1] <= {*KEEPING_STATISTICS}
 
 
 def _name_of(model: nn.Module, part: Part) -> str:

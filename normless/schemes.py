@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from normless import edits
+from normless.affine.trained import trained_form
 from normless.code_names import name_code
 from normless.edits import EDITS, Edit
-from normless.edits.trained_form import trained_form
 from normless.nn.initialization import Kind
 from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
@@ -122,9 +122,13 @@ def as_written() -> Edits:
 
 
 @SCHEMES.register()
-def batch_norm(initialization: Kind | None = None) -> Edits:
-    """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), optionally with newly drawn weights."""
-    return () if initialization is None else (edits.Reinitialize(initialization),)
+def batch_norm(initialization: Kind | None = None, replace: bool = False) -> Edits:
+    """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), optionally with newly drawn weights.
+
+    Other norms are kept; `replace` puts batch norms in place of those of images and vectors.
+    """
+    drawn: Edits = () if initialization is None else (edits.Reinitialize(initialization),)
+    return (edits.ReplaceNorms("batch"), *drawn) if replace else drawn
 
 
 @SCHEMES.register()
@@ -148,8 +152,20 @@ def alternating_batch_norm() -> Edits:
 
 @SCHEMES.register()
 def group_norm(groups: int = 32) -> Edits:
-    """Group normalization (Wu & He 2018, equation 7)."""
+    """Group normalization (Wu & He 2018, equation 7) instead of batch, instance and layer norms of images."""
     return (edits.ReplaceNorms("group", (("groups", groups),)),)
+
+
+@SCHEMES.register()
+def instance_norm() -> Edits:
+    """Instance normalization (Ulyanov et al. 2016, equation 2) instead of batch, group and layer norms of images."""
+    return (edits.ReplaceNorms("instance"),)
+
+
+@SCHEMES.register()
+def rms_norm() -> Edits:
+    """RMS normalization of features (Zhang & Sennrich 2019, equation 4) instead of layer norms; β is kept nowhere."""
+    return (edits.ReplaceNorms("rms"),)
 
 
 @SCHEMES.register()
@@ -277,7 +293,15 @@ def nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True) 
     return (*chosen, edits.BranchMultiplier(0.0)) if multiplier else chosen
 
 
-layer_norm = SCHEMES.register("layer_norm")(edits.KeepLayerNorms)
+@SCHEMES.register()
+def layer_norm(replace: bool = False) -> Edits:
+    """Layer normalization (Ba et al. 2016): a transformer stays as it is (Vaswani et al. 2017, 3.1).
+
+    `replace` puts layer norms in place of RMS, batch, instance and group norms, on images group norms with one group.
+    """
+    return (edits.ReplaceNorms("layer"),) if replace else (edits.KeepLayerNorms(),)
+
+
 deepnorm = SCHEMES.register("deepnorm")(edits.DeepNorm)
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from inspect import Parameter, signature
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from normless._internal.arguments import forward_arguments, require_network
+from normless._internal.arguments import calls_of, forward_arguments, require_network
+from normless.affine.match_statistics import TrainedReport as TrainedReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
-from normless.edits.calibration import Call
-from normless.edits.calibration import Outcome as Outcome
-from normless.edits.calibration import TrainedReport as TrainedReport
 from normless.residual import ResidualMap
 from normless.schemes import Scheme, trained_scheme
 
@@ -77,49 +72,3 @@ def convert_trained(
     made: Conversion = getattr(network, CONVERSION)
     assert made.report is not None
     return network, made.report
-
-
-def calls_of(model: nn.Module, batches: Any, most: int) -> list[Call]:
-    """Return the arguments of forward for each of at most `most` batches.
-
-    Raises:
-        ValueError: there is no batch, or `most` is below 1.
-    """
-    if most < 1:
-        raise ValueError(f"Expected most_batches of 1 or more, got {most}.")
-    single = isinstance(batches, (Tensor, Mapping)) or _is_call(model, batches)
-    every = [batches] if single else list(islice(_iterable(batches), most))
-    if not every:
-        raise ValueError("Expected calibration batches, got none: pass a batch of inputs or an iterable of batches.")
-    return [_call(model, batch) for batch in every]
-
-
-def _iterable(batches: Any) -> Iterable[Any]:
-    if isinstance(batches, str) or not isinstance(batches, Iterable):
-        raise TypeError(f"Expected a batch of inputs or an iterable of batches, got a {type(batches).__name__}.")
-    return batches
-
-
-def _is_call(model: nn.Module, batches: Any) -> bool:
-    """Whether a tuple holds the arguments of one call, or inputs and labels, rather than several batches."""
-    if not isinstance(batches, tuple) or not batches or not all(isinstance(part, Tensor) for part in batches):
-        return False
-    alike = all((part.dim(), part.dtype) == (batches[0].dim(), batches[0].dtype) for part in batches)
-    return not alike or len(batches) <= _positional(model, required=False)
-
-
-def _call(model: nn.Module, batch: Any) -> Call:
-    """Return the arguments of a batch, without labels."""
-    if isinstance(batch, (tuple, list)):
-        batch = tuple(batch)[: _positional(model, required=isinstance(batch, list))]
-    return forward_arguments((), {}, batch)
-
-
-def _positional(model: nn.Module, *, required: bool) -> int:
-    """Return how many positional arguments forward takes, or requires, and at least 1."""
-    parameters = signature(model.forward).parameters.values()
-    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
-        return sys.maxsize
-    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [parameter for parameter in parameters if parameter.kind in kinds]
-    return max(1, sum(not required or parameter.default is Parameter.empty for parameter in taken))

@@ -34,8 +34,15 @@ def copied(value: Value) -> Value:
     memo: dict[int, Any] = {
         id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed, networks))
     }
-    _copy_modules(networks, memo)
-    return deepcopy(value, memo)
+    # With gradients, the parameters of a copied TorchScript module would be computed from those of the original.
+    with torch.no_grad():
+        _copy_modules(networks, memo)
+        made = deepcopy(value, memo)
+    for network in networks if made is not value else ():
+        for own, new in zip(network.parameters(), memo[id(network)].parameters(), strict=True):
+            if new.is_leaf and new.requires_grad != own.requires_grad:
+                new.requires_grad_(own.requires_grad)
+    return made
 
 
 @exclusive

@@ -16,8 +16,6 @@ from normless.edits.deepnorm import DeepNorm as DeepNorm
 from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Edit as Edit
-from normless.edits.fold_norms import FoldNorms as FoldNorms
-from normless.edits.fold_norms import GiveStatistics as GiveStatistics
 from normless.edits.initialization import LSUV as LSUV
 from normless.edits.initialization import KeepScale as KeepScale
 from normless.edits.initialization import Reinitialize as Reinitialize
@@ -37,7 +35,5 @@ from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
 from normless.edits.norms import PointwiseNorms as PointwiseNorms
 from normless.edits.norms import RemoveNorms as RemoveNorms
-from normless.edits.statistics import MatchStatistics as MatchStatistics
-from normless.edits.statistics import NoteStatistics as NoteStatistics
 from normless.edits.surgery import Change as Change
 from normless.edits.surgery import Surgery as Surgery

@@ -38,6 +38,8 @@ class AddQKNorm(Edit):
         norm: `rms` (Qwen 3, Gemma 3) or `layer`, without β (Dehghani et al. 2023).
     """
 
+    loses = "normalizes queries and keys"
+
     norm: Norm = "rms"
 
     def apply(self, surgery: Surgery) -> None:
@@ -55,6 +57,8 @@ class SoftCapLogits(Edit):
     Args:
         cap: c; 50 in Gemma 2.
     """
+
+    loses = "caps the logits of attention"
 
     cap: float = 50.0
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless._internal.arguments import applied, on_device_of
+from normless._internal.arguments import Call, applied, on_device_of
 from normless._internal.state import running
-from normless.edits.calibration import Call
 from normless.edits.surgery import Surgery
 from normless.errors import NormlessError
 from normless.recording import tensors_in

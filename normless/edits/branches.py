@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless.edits.edit import Edit, edit
+from normless.edits.edit import Edit, edit, started
 from normless.edits.initialization import scaling_parameter
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import passing_rows
@@ -32,6 +32,10 @@ class BranchMultiplier(Edit):
 
     init: float | str = 0.0
 
+    @property
+    def loses(self) -> str:
+        return started("the multiplier of every branch", self.init)
+
     def apply(self, surgery: Surgery) -> None:
         is_text = isinstance(self.init, str)
         if is_text and str(self.init).replace(" ", "") != "1/sqrt(L)":
@@ -51,6 +55,10 @@ class LayerScale(Edit):
     """Add a learned factor per channel, initially `init`, at the end of every branch (Touvron et al. 2021, CaiT)."""
 
     init: float = 1e-4
+
+    @property
+    def loses(self) -> str:
+        return started("a factor for every branch", self.init)
 
     def apply(self, surgery: Surgery) -> None:
         folded: set[str] = set()
@@ -74,6 +82,8 @@ class ResetBranchFactors(Edit):
     Args:
         smallest: the smallest |factor| that is kept.
     """
+
+    of_random_weights = True
 
     smallest: float = 0.01
 
@@ -110,6 +120,8 @@ class RescaleBranches(Edit):
         gain: a further factor; 0.1 and 10 are the ablations of Fixup's figure 4.
     """
 
+    loses = "rescales the weights of every branch"
+
     gain: float = 1.0
 
     def apply(self, surgery: Surgery) -> None:
@@ -143,6 +155,8 @@ class RescaleBranches(Edit):
 class RemoveBranches(Edit):
     """Remove residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
 
+    loses = "removes the branches"
+
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
             path, *others = surgery.sum_paths(block)
@@ -172,6 +186,10 @@ class ScaleSums(Edit):
 
     factor: float = 1 / sqrt(2)
 
+    @property
+    def loses(self) -> str:
+        return "" if self.factor == 1 else f"multiplies every residual sum by {self.factor:.4g}"
+
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
             surgery.sum(block).factor *= self.factor
@@ -194,6 +212,8 @@ class ScaleBranches(Edit):
         optimizer: `sgd`, or `adam` for any optimizer with steps that do not depend on the gradient's scale.
         epsilon: whether to scale ε.
     """
+
+    loses = "multiplies every branch by a constant"
 
     factor: float = 1.0
     exponent: float = 0.5

@@ -29,6 +29,8 @@ class DeepNorm(StackEdit):
         decoder  α = (3M)^(1/4),            β = (12M)^(-1/4)
     """
 
+    loses = "scales skip paths and weights"
+
     def apply(self, surgery: Surgery) -> None:
         encoder, decoder = self.stacks(surgery)
         _check_post_norm(surgery, encoder + decoder)
@@ -59,6 +61,8 @@ class TFixup(StackEdit):
 
     and embeddings by (9N)^(-1/4), those of a decoder by (9M)^(-1/4). The normalizations must be removed before.
     """
+
+    loses = "rescales weights"
 
     def apply(self, surgery: Surgery) -> None:
         surgery.need_no_norms()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from normless.edits.surgery import Surgery
 from normless.registry import Registry
@@ -24,6 +24,14 @@ class Edit(ABC):
         arguments = ", ".join(f"{member.name}={getattr(self, member.name)!r}" for member in members)
         return f"{EDITS.text_of(type(self))}({arguments})"
 
+    of_random_weights: ClassVar[bool] = False
+    """Whether the edit is a rule for weights that are drawn at random, which trained networks do without."""
+
+    @property
+    def loses(self) -> str:
+        """What the edit does to the function of a trained network that no fit makes good, or nothing."""
+        return ""
+
     @abstractmethod
     def apply(self, surgery: Surgery) -> None:
         """Change `surgery.model` in place and record every change.
@@ -32,6 +40,11 @@ class Edit(ABC):
             UnsupportedEditError: the network offers no place for the edit; the message names the module and the
                 reason.
         """
+
+
+def started(what: str, value: Any) -> str:
+    """Say what a factor loses that starts at a value, or return ""."""
+    return "" if value == 1 else f"starts {what} at {'zero' if value == 0 else value}"
 
 
 EDITS = Registry[type[Edit]]("edit")

@@ -26,6 +26,8 @@ class Reinitialize(Edit):
         kind: the distribution, as in `normless.nn.initialization.initialize`.
     """
 
+    loses = "draws new weights"
+
     kind: Kind = "he"
 
     def apply(self, surgery: Surgery) -> None:
@@ -51,6 +53,8 @@ def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
 class ZeroBranchEnds(Edit):
     """Let the last weight layer of every branch start at zero, including its bias (Fixup, rule 1)."""
 
+    loses = "sets the last layer of every branch to zero"
+
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
             if block.interpolates:
@@ -72,6 +76,8 @@ class ZeroClassifier(Edit):
     detector or a variational autoencoder, are kept too. A weight tied to an embedding, as in language models, is
     kept, since zeros would erase the input.
     """
+
+    loses = "sets the classifier to zero"
 
     def apply(self, surgery: Surgery) -> None:
         heads = surgery.map.heads
@@ -95,6 +101,8 @@ class ZeroClassifier(Edit):
 @edit
 class ZeroLastGamma(Edit):
     """Let γ of the norm at the end of every branch start at zero (Goyal et al. 2017, section 5.1)."""
+
+    loses = "sets γ of the last norm of every branch to zero"
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
@@ -133,6 +141,8 @@ class LSUV(Edit):
         tolerance: the largest accepted |variance − 1|.
         most_steps: the number of corrections of a layer after which it does not converge.
     """
+
+    loses = "draws new weights"
 
     tolerance: float = 0.02
     most_steps: int = 10
@@ -202,6 +212,8 @@ class KeepScale(Edit):
     Args:
         weights: `fresh` skips a network with trained norms, `all` does not.
     """
+
+    of_random_weights = True
 
     weights: Literal["fresh", "all"] = "fresh"
 

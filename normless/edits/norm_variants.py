@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from itertools import chain
-from math import gcd, prod
 from typing import Any, Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from normless.edits.edit import Edit, edit
+from normless.edits.norm_kinds import KINDS, Kind, is_of_kind, norm_of_kind, reason_against, take_over, torch_norm
 from normless.edits.norm_places import idle_siblings, module_of, replace_norm, whole_norms
 from normless.edits.surgery import Surgery
-from normless.errors import UnsupportedEditError
+from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, batch_norms
 from normless.residual import Layer
 from normless.residual.batch_statistics import BATCH_NORMS, as_batch_norm, keeps_statistics, takes_batch_statistics
 from normless.residual.description import describe, with_article
+from normless.residual.inside_norms import is_plain
 from normless.residual.operations import BATCH_NORM
 
-Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen", "domain", "split"]
+Family = Kind | Literal["ghost", "partial", "alternating", "plain", "synchronized", "frozen", "domain", "split"]
 
-# Wu & He's other setting: 16 channels per group.
-_VALUES_PER_GROUP = 16
 _ALREADY = "it is one already"
+# These have the running statistics, γ and β of the batch norms that they replace.
+KEEPING_STATISTICS: tuple[Family, ...] = ("ghost", "partial", "alternating", "synchronized", "frozen", "split")
 
 
 @edit
 class ReplaceNorms(Edit):
-    """Replace batch norms by ghost (Hoffer et al. 2017), partial or alternating (Bjorck et al.) or group norms.
+    """Replace batch norms by ghost (Hoffer et al. 2017), partial or alternating (Bjorck et al.), or by another kind.
 
-    The new layers keep γ, β, ε and the running statistics. Norms without batch statistics, such as layer norms and
-    frozen batch norms, are kept; the plan lists each with the reason.
+    The new layers keep γ, β and ε, and variants of batch norms the running statistics. Variants take the place of
+    norms with batch statistics, and an instance, group, layer, RMS or batch norm that of any other of these which has
+    a counterpart there. Other norms are kept; the plan lists each with the reason.
 
     Args:
         family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`,
             `group` (groups: the largest number of groups; gcd(groups, channels) are used, and fewer if a group would
-            have two values or one), `plain` (torch's batch norm, also for frozen and sub-batch norms),
+            have two values or one), `instance`, `layer`, `rms`, `batch` (with fresh running statistics for norms that
+            have none), `plain` (torch's batch norm, also for frozen and sub-batch norms),
             `synchronized`, `frozen`, `domain` (domains: the number of sets of statistics, γ and β), or `split`
             (parts: likewise for parts of a batch).
         options: keyword arguments of the new layers, as a tuple of pairs.
@@ -46,12 +49,22 @@ class ReplaceNorms(Edit):
     family: Family
     options: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of norm, None for a variant of batch norm."""
+        return next((kind for kind in KINDS if kind == self.family), None)
+
+    @property
+    def loses(self) -> str:
+        return "gives norms running statistics that nothing measured" if self.family == "batch" else ""
+
     def apply(self, surgery: Surgery) -> None:
         if not surgery.map.norms:
             raise surgery.unsupported("", "it has no normalization to replace")
         norms = whole_norms(surgery)
         shapes = _input_shapes(surgery, norms)
-        kept = {layer.path: reason for layer in norms if (reason := self._reason_to_keep(surgery, layer))}
+        reasons = {layer.path: self._reason_to_keep(surgery, layer, shapes[layer.path]) for layer in norms}
+        kept = {path: reason for path, reason in reasons.items() if reason}
         foreign = {path: reason for path, reason in kept.items() if not reason.startswith(_ALREADY)}
         if len(foreign) == len(norms):
             path, reason = next(iter(foreign.items()))
@@ -62,12 +75,12 @@ class ReplaceNorms(Edit):
                 continue
             old, shape = module_of(surgery, layer), shapes.get(layer.path)
             with surgery.refusing_at(layer.path):
-                new = self._variant(old, shape)
+                new = self._variant(self._torch_norm(surgery, layer, shape) or old, shape)
                 others = [self._variant(idle, shape) for idle in idle_siblings(surgery, layer)]
             replace_norm(surgery, layer, new, others)
             surgery.record(layer.path, f"{describe(old)} → {describe(new)}")
 
-    def _reason_to_keep(self, surgery: Surgery, layer: Layer) -> str:
+    def _reason_to_keep(self, surgery: Surgery, layer: Layer, shape: tuple[int, ...] | None) -> str:
         """Say why a norm is kept; return "" for a norm with batch statistics, or one that `plain` converts."""
         is_function = ":" in layer.path
         if is_function and layer.description in BATCH_NORM:
@@ -76,10 +89,16 @@ class ReplaceNorms(Edit):
         reason = f"it is {with_article(what)}, not a batch norm of vectors, images or volumes"
         if is_function:
             return reason
-        old, shape = surgery.get(layer.path), surgery.input_shape(layer.path)
+        old = surgery.get(layer.path)
+        if self.family == "plain" and isinstance(old, (_InstanceNorm, nn.GroupNorm)):
+            reason += " (batch_norm(replace=True) puts one in its place)"
+        if self.kind and is_of_kind(old, self.kind) and not isinstance(old, _BatchNorm):
+            return f"{_ALREADY}, {with_article(describe(old))}"
         goals = {"plain": BATCH_NORMS, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
         if isinstance(old, _BatchNorm):
-            return f"{_ALREADY}, {with_article(type(old).__name__)}" if type(old) in goals else ""
+            is_goal = type(old) in goals or self.family == "batch"
+            against = reason_against(old, self.kind, shape) if self.kind else ""
+            return f"{_ALREADY}, {with_article(type(old).__name__)}" if is_goal else against
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
         if is_frozen and self.family == "frozen":
             return f"{_ALREADY}, its statistics are fixed"
@@ -87,23 +106,40 @@ class ReplaceNorms(Edit):
         is_fitted = self.family == "group" and surgery.calibration.rows
         if is_frozen and self.family != "plain" and not is_fitted:
             return f"{reason}: its statistics are fixed (plain_batch_norm converts it to torch's batch norm)"
-        return "" if is_frozen or takes_batch_statistics(old, shape) else reason
+        if is_frozen or takes_batch_statistics(old, shape):
+            return ""
+        known = self._torch_norm(surgery, layer, shape)
+        return reason if known is None or self.kind is None else reason_against(known, self.kind, shape)
+
+    def _torch_norm(self, surgery: Surgery, layer: Layer, shape: tuple[int, ...] | None) -> nn.Module | None:
+        """Return the instance, group, layer or RMS norm of torch that a norm is or computes; None for others."""
+        norm = surgery.get(layer.path)
+        if self.kind is None or keeps_statistics(norm):
+            return None
+        if surgery.original is not None and not is_plain(norm):
+            raise MissingValuesError("What a norm of an unknown class computes shows when it runs.")
+        gamma = None if layer.gamma is None else surgery.parameter(layer.gamma)
+        beta = next((surgery.parameter(name) for name in layer.shifts), None)
+        return torch_norm(norm, gamma, beta, layer.offset, shape)
 
     def _variant(self, old: nn.Module, shape: tuple[int, ...] | None) -> nn.Module:
         """Return the new norm for an input of this shape, with the old norm's parameters and buffers."""
         options = dict(self.options)
+        if self.kind and isinstance(old, (_InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)):
+            return norm_of_kind(old, self.kind, shape, **options)
         # The number of axes does not matter to these.
         is_unsized = self.family in ("group", "synchronized", "frozen") and shape is None
         norm = as_batch_norm(old, (2, 1) if is_unsized else shape)
-        if self.family == "group":
-            new: nn.Module = _group_norm(norm, shape, **options)
-        elif self.family == "plain":
+        new: nn.Module
+        if self.kind:
+            return norm_of_kind(norm, self.kind, shape, **options)
+        if self.family == "plain":
             return norm
-        elif self.family == "domain":
+        if self.family == "domain":
             return DomainBatchNorm([deepcopy(norm) for _ in range(_checked(**options))])
-        elif self.family == "split":
+        if self.family == "split":
             return SplitBatchNorm([deepcopy(norm) for _ in range(_checked(**options))])
-        elif self.family == "frozen":
+        if self.family == "frozen":
             new = FrozenBatchNorm(norm.num_features, norm.eps)
         else:
             if self.family == "partial" and not norm.affine:
@@ -113,7 +149,7 @@ class ReplaceNorms(Edit):
             own = nn.SyncBatchNorm if self.family == "synchronized" else None
             kind = own or getattr(batch_norms, f"{self.family.title()}{type(norm).__name__}")
             new = kind(norm.num_features, **kept, **options)
-        _take_over(norm, new)
+        take_over(norm, new)
         return new
 
 
@@ -140,41 +176,3 @@ def _checked(**counts: int) -> int:
     if count < 2:
         raise UnsupportedEditError(f"such norms have at least two {name}, got {name}={count}")
     return count
-
-
-def _group_norm(old: _BatchNorm, shape: tuple[int, ...] | None, groups: int) -> nn.GroupNorm:
-    """Make a group norm of at most `groups` groups, each with more than two values of an example."""
-    if groups < 1:
-        raise UnsupportedEditError(f"a layer has at least one group, got groups={groups}")
-    channels = old.num_features
-    known = None if shape is None or len(shape) < 2 else prod(shape[2:])
-    # The input of a BatchNorm1d may be vectors.
-    places = known if known is not None else 1 if isinstance(old, nn.BatchNorm1d) else None
-    used = gcd(groups, channels)
-    if places is not None and channels * places <= 2 * used:
-        counts = (count for count in range(used, 1, -1) if channels % count == 0)
-        best = next((count for count in counts if channels // count >= _VALUES_PER_GROUP), 1)
-        if channels * places <= 2 * best or (known is None and used == channels):
-            raise UnsupportedEditError(
-                f"with groups={groups} each of its {channels} features would be a group of its own, "
-                "and a group of one value is normalized to nothing; take fewer groups"
-                if known is None
-                else f"an example has {channels * places} values there, and of a group of one or two values group "
-                "norm leaves at most signs; put that norm elsewhere, or remove it"
-            )
-        used = best
-    return nn.GroupNorm(used, channels, eps=old.eps, affine=old.affine)
-
-
-def _take_over(old: nn.Module, new: nn.Module) -> None:
-    """Copy the state of the old layer to the new, with its dtype, device and `requires_grad`."""
-    reference = next(chain(old.parameters(), old.buffers()), None)
-    if reference is not None:
-        new.to(reference)
-    new.load_state_dict(old.state_dict(), strict=False)
-    for name, parameter in new.named_parameters():
-        own = getattr(old, name)
-        if own is None:
-            setattr(new, name, None)
-        else:
-            parameter.requires_grad_(own.requires_grad)

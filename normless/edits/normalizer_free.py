@@ -55,6 +55,8 @@ class StandardizeWeights(Edit):
 class StandardizeConvolutions(Edit):
     """Standardize convolutions per output channel, Ŵ_i = (W_i - μ_i) / σ_i, without a gain (Qiao et al. 2019)."""
 
+    loses = "standardizes weights without a gain that could keep their scale"
+
     def apply(self, surgery: Surgery) -> None:
         layers = [layer for layer in surgery.weight_layers() if not layer.gating and ":" not in layer.path]
         layers = [layer for layer in layers if isinstance(surgery.get(layer.path), _ConvNd)]
@@ -97,6 +99,8 @@ class PredictedVariance(Edit):
     Args:
         alpha: α, the standard deviation of a branch's contribution; 0.2 in the papers.
     """
+
+    of_random_weights = True
 
     alpha: float = 0.2
 

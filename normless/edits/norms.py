@@ -69,6 +69,8 @@ class NormOnSkip(Edit):
         place: `after_sum`, as the table's heading says, or `skip_path`, the text's other reading.
     """
 
+    loses = "adds a norm to every block"
+
     place: Literal["after_sum", "skip_path"] = "after_sum"
 
     def apply(self, surgery: Surgery) -> None:
@@ -84,6 +86,8 @@ class NormOnSkip(Edit):
 @edit
 class OnlyFinalNorm(Edit):
     """Remove all norms, and put one batch normalization before the classifier (De & Smith, table 4 and D.2)."""
+
+    loses = "adds a norm before the classifier"
 
     def apply(self, surgery: Surgery) -> None:
         path = surgery.classifier()
@@ -116,6 +120,8 @@ class OnlyTopNorm(Edit):
     A pre-activation network keeps the norm that it has there. In other networks the norm comes after the last sum and
     its activation, before the pooling.
     """
+
+    loses = "removes all norms but one"
 
     def apply(self, surgery: Surgery) -> None:
         last = surgery.blocks()[-1]
@@ -225,6 +231,8 @@ class PointwiseNorms(Edit):
 class LayerNormScaling(StackEdit):
     """Multiply norms ahead of branches by 1/√l, with l the number of the transformer layer (Sun et al. 2025)."""
 
+    loses = "divides the outputs of norms by √l"
+
     def apply(self, surgery: Surgery) -> None:
         for stack in self.stacks(surgery):
             attends = [any(makes_queries(surgery, layer) for layer in block.branch_layers) for block in stack]
@@ -251,6 +259,8 @@ class BranchEndNorms(Edit):
     It is like the norm ahead of the branch, with γ initially `gamma`. Dropout and layer scale modules after the
     branch's last layer come after the norm.
     """
+
+    loses = "adds a norm to every branch"
 
     gamma: float = 1.0
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless._internal.arguments import Call
 from normless.edits.batches import run_batches
-from normless.edits.calibration import Call, distance
+from normless.edits.calibration import distance
 from normless.edits.edit import Edit
+from normless.edits.norm_variants import ReplaceNorms
 from normless.edits.norms import RemoveNorms
 from normless.edits.surgery import Surgery
-from normless.edits.trained_form import losses
 from normless.residual.batch_statistics import keeps_statistics
+from normless.residual.description import with_article
 
 # A uniform factor at which a branch does not take part in training, such as ConvNeXt's layer scale of 1e-6.
 _CLOSED = 1e-3
@@ -54,13 +57,15 @@ def lost_function(
     surgery: Surgery, text: str, edits: Iterable[Edit], given: Call, known: TrainedFunction | None
 ) -> Iterator[str]:
     """Yield a clause if a trained network's outputs in evaluation are not those it had, with the calls to make."""
-    made = None if known is None or surgery.calibration.distance is not None else _outputs(surgery, given)
+    made = None if known is None or surgery.calibration.report is not None else _outputs(surgery, given)
     if known is None or made is None or [*map(len, known.outputs)] != [*map(len, made)]:
         return
     far = distance(chain.from_iterable(made), chain.from_iterable(known.outputs))
     if far <= _DIFFERS:
         return
-    kept = not losses(edits) and (known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits))
+    kept = not any(own.loses for own in edits) and (
+        known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits)
+    )
     scheme = text if kept else "skipinit" if known.with_statistics else ""
     calls = [f'nl.convert_trained(model, "{scheme}", batches)'] * bool(scheme)
     calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
@@ -68,6 +73,19 @@ def lost_function(
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "
         + ", ".join(calls)
     )
+
+
+def unchanged(surgery: Surgery, text: str, edits: Sequence[Edit]) -> Iterator[str]:
+    """Yield a clause if a scheme of norms, which is to change them, found nothing to change."""
+    norms = [surgery.map.by_path[path] for path in surgery.map.norms]
+    if text.partition("(")[0] == "batch_norm" and not edits:
+        if any(":" not in own.path and isinstance(surgery.get(own.path), _BatchNorm) for own in norms):
+            return
+        first = next((f" ({own.path} is {with_article(own.description)})" for own in norms), "")
+        what = f"it has no batch norm{first}; batch_norm(replace=True) replaces norms of images and vectors"
+        yield f"nothing changes, since {what}"
+    elif edits and all(isinstance(edit, ReplaceNorms) for edit in edits) and not surgery.replaced:
+        yield "nothing changes, since its norms are so already, or are kept for the reasons in the plan"
 
 
 def remarks(surgery: Surgery) -> Iterator[str]:

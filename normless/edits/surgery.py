@@ -16,6 +16,7 @@ from normless._internal.state import running
 from normless.edits.calibration import Calibration
 from normless.edits.lifted import Lifted
 from normless.edits.original import Original
+from normless.edits.plan import Change as Change
 from normless.edits.trained import is_trained, module_at, parameter_at
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
@@ -33,18 +34,6 @@ class Applicable(Protocol):
 
     def apply(self, surgery: Surgery) -> None:
         """Change `surgery.model` in place and record every change."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of a module: the edit, the module's qualified name, and a description."""
-
-    edit: str
-    path: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.edit}: {self.path or 'the network'}: {self.what}"
 
 
 @dataclass

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from normless.affine import Removal, remove_norms
 from normless.doctor import Watch
-from normless.removal import Removal, remove_norms
 
 # One library under two names, each with its own classes.
 if TYPE_CHECKING or find_spec("lightning"):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from normless.affine import Removal, remove_norms
 from normless.doctor import Watch
 from normless.errors import RecipeError
-from normless.removal import Removal, remove_norms
 
 
 class TrainerWatch(TrainerCallback):

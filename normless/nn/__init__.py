@@ -16,10 +16,8 @@ from normless.nn.domains import SplitBatchNorm as SplitBatchNorm
 from normless.nn.domains import using_domain as using_domain
 from normless.nn.freezable import FreezableNorm as FreezableNorm
 from normless.nn.freezable import Tokens as Tokens
-from normless.nn.frozen import ChannelAffine as ChannelAffine
 from normless.nn.frozen import FrozenAffine as FrozenAffine
 from normless.nn.frozen import FrozenBatchNorm as FrozenBatchNorm
-from normless.nn.frozen import FrozenLayerNorm as FrozenLayerNorm
 from normless.nn.initialization import initialize as initialize
 from normless.nn.on_cuda import every_kernel as every_kernel
 from normless.nn.standardized import ScaledStdConv1d as ScaledStdConv1d

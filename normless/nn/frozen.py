@@ -1,4 +1,4 @@
-"""Fixed affine maps per channel, as of a batch norm with fixed statistics."""
+"""Norms with fixed statistics: the affine map that they compute, and Detectron's frozen batch norm."""
 
 from __future__ import annotations
 
@@ -11,59 +11,25 @@ from normless.nn.channels import per_channel, scale_and_shift
 
 
 class FrozenAffine(nn.Module):
-    """A constant factor and shift per channel, then the activation and dropout of a fused norm.
+    """The affine map of a norm with fixed statistics, then the other modules of the norm.
 
-        y_c = rest(scale_c · x_c + shift_c)
+        y = rest(scale ⊙ P x + shift)
 
-    It takes one pass over x, of which backward needs no copy, and is the same in training and evaluation.
-    Shapes: (B, C) or (B, C, …) in any memory format to the same; x keeps its dtype.
+    P subtracts the mean over the channels if the map is `centred`, as of a layer norm with a constant divisor, and is
+    the identity otherwise, as of a batch norm with running statistics. Training and evaluation are the same. Without
+    P it takes one pass over x, of which backward needs no copy. Shapes: (B, C) or (B, C, …) in any memory format, or
+    (…, C) with `channels_last`, to the same; x keeps its dtype.
 
-    `scale` and `shift`, shape (C,), are buffers; `rest` are the modules applied afterwards, in order, by name.
+    Args:
+        scale, shift: shape (C,), no axes, or with `channels_last` those of the last axes of x; buffers.
+        rest: the modules that are applied afterwards, in order, by name, such as the activation of a fused norm.
+        centred: whether P subtracts the mean.
+        channels_last: whether the channels are the last axis.
+        learned: whether `scale` and `shift` are parameters.
     """
 
     scale: Tensor
     shift: Tensor
-
-    def __init__(self, scale: Tensor, shift: Tensor, rest: Mapping[str, nn.Module] | None = None) -> None:
-        super().__init__()
-        self.register_buffer("scale", scale)
-        self.register_buffer("shift", shift)
-        for name, module in (rest or {}).items():
-            self.add_module(name, module)
-
-    def forward(self, x: Tensor) -> Tensor:
-        # Under autocast x may have a lower precision than the buffers, and keeps it, as in a batch norm.
-        scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
-        y = torch.addcmul(per_channel(shift, x), x, per_channel(scale, x))
-        for module in self.children():
-            y = module(y)
-        return y
-
-    def extra_repr(self) -> str:
-        return str(self.scale.numel())
-
-
-class ChannelAffine(FrozenAffine):
-    """A learned factor and shift per channel: a `FrozenAffine` whose `scale` and `shift` are parameters.
-
-    It stands in place of a batch norm whose statistics became part of them, in training and evaluation.
-    """
-
-    def __init__(self, scale: Tensor, shift: Tensor, rest: Mapping[str, nn.Module] | None = None) -> None:
-        super().__init__(scale, shift, rest)
-        for name in ("scale", "shift"):
-            value = self._buffers.pop(name)
-            self.register_parameter(name, None if value is None else nn.Parameter(value))
-
-
-class FrozenLayerNorm(FrozenAffine):
-    """A layer or RMS norm with a constant instead of the standard deviation, in training and evaluation.
-
-        y = rest(scale ⊙ (x − mean(x)) + shift),   scale = γ / c,   shift = β
-
-    without the mean if it is not `centred`. The mean is over C. Shapes: (…, C) to the same, or (B, C, …) with
-    `channels_first`. `scale` and `shift` have shape (C,), no axes, or those of the last axes of x. x keeps its dtype.
-    """
 
     def __init__(
         self,
@@ -71,26 +37,36 @@ class FrozenLayerNorm(FrozenAffine):
         shift: Tensor,
         rest: Mapping[str, nn.Module] | None = None,
         *,
-        centred: bool = True,
-        channels_first: bool = False,
+        centred: bool = False,
+        channels_last: bool = False,
+        learned: bool = False,
     ) -> None:
-        super().__init__(scale, shift, rest)
-        self.centred, self.channels_first = centred, channels_first
+        super().__init__()
+        self.centred, self.channels_last, self.learned = centred, channels_last, learned
+        for name, value in (("scale", scale), ("shift", shift)):
+            if learned:
+                self.register_parameter(name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+        for name, module in (rest or {}).items():
+            self.add_module(name, module)
 
     def forward(self, x: Tensor) -> Tensor:
+        # Under autocast x may have a lower precision than the buffers, and keeps it, as in a batch norm.
         scale, shift = (self._broadcast(part.to(x.dtype), x) for part in (self.scale, self.shift))
         if self.centred:
-            x = x - x.mean(1 if self.channels_first else -1, keepdim=True)
+            x = x - x.mean(-1 if self.channels_last else 1, keepdim=True)
         y = torch.addcmul(shift, x, scale)
         for module in self.children():
             y = module(y)
         return y
 
     def _broadcast(self, values: Tensor, x: Tensor) -> Tensor:
-        return per_channel(values, x) if self.channels_first and values.dim() else values
+        return values if self.channels_last or not values.dim() else per_channel(values, x)
 
     def extra_repr(self) -> str:
-        return f"{tuple(self.scale.shape)}{', centred' if self.centred else ''}"
+        facts = [name for name in ("centred", "channels_last", "learned") if getattr(self, name)]
+        return ", ".join([str(tuple(self.scale.shape)), *facts])
 
 
 class FrozenBatchNorm(nn.Module):

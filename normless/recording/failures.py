@@ -41,7 +41,7 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
 def hidden_submodule(modules: Mapping[str, nn.Module]) -> str:
     """Describe a submodule with the name of a method of its parent's class, which attribute access returns, or ""."""
     for path, module in modules.items():
-        for name in module._modules:
+        for name in module._modules.keys():  # noqa: SIM118  (TorchScript has no iteration)
             if callable(getattr(type(module), name, None)):
                 where = f"{path}.{name}" if path else name
                 return f"The submodule {where} has the name of a method of {type(module).__name__}"

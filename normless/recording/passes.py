@@ -24,7 +24,7 @@ from normless.recording.values import ReadNumber
 _READS = {"tolist", "numpy", "array", "dlpack"}
 
 
-def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tape:
+def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], *, scripted: bool = False) -> Tape:
     """Run a network in its mode, and return the tape of the pass.
 
     The pass leaves parameters, buffers, attributes, gradients, inputs and random states as they were.
@@ -33,6 +33,8 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         model: the network.
         inputs: the positional arguments of its forward.
         kwargs: the keyword arguments of its forward.
+        scripted: whether a part of the network may be TorchScript, whose operations are those of the module around
+            it.
 
     Raises:
         InputsError: a layer does not take its input.
@@ -41,7 +43,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     modules = dict(model.named_modules())
     tensors = {name: ("buffer", tensor) for name, tensor in model.named_buffers()}
     tensors |= {name: ("parameter", tensor) for name, tensor in model.named_parameters()}
-    _refuse_unreadable(modules, tensors)
+    _refuse_unreadable(modules, tensors, scripted)
     places = _Places(tensors)
     tape = places.tape
     try:
@@ -64,10 +66,12 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     return tape
 
 
-def _refuse_unreadable(modules: Mapping[str, nn.Module], tensors: Mapping[str, tuple[str, Tensor]]) -> None:
+def _refuse_unreadable(
+    modules: Mapping[str, nn.Module], tensors: Mapping[str, tuple[str, Tensor]], allows_scripted: bool
+) -> None:
     """Raise an UnresolvedStructureError for a network with parts that cannot be followed or have no sizes yet."""
     scripted = next((path for path, module in modules.items() if isinstance(module, torch.jit.ScriptModule)), None)
-    if scripted is not None:
+    if scripted is not None and not allows_scripted:
         raise UnresolvedStructureError(
             f"{scripted or 'This network'} is TorchScript, whose forward code cannot be followed and which no edit "
             "can change. Map the module from which it was scripted."

@@ -25,10 +25,10 @@ from normless._internal.copying import copied
 from normless._internal.exclusive import exclusive
 from normless._internal.state import preserve_random_state
 from normless._internal.warn import warn
+from normless.affine.maps import FROZEN
 from normless.code_names import name_code, names_of_data
 from normless.conversion import MARK, convert, scheme_of, silent_conversions
 from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
-from normless.folding.frozen_norms import FROZEN
 from normless.models.spec import ZOOS, Inputs, build_model, build_with_inputs
 from normless.models.text_classifier import TRANSFORMERS, is_path
 from normless.saving.code_digest import code_named, digest_of_code

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normless._internal.state import running
+from normless.affine.maps import replace_modules
 from normless.errors import RecipeError
-from normless.folding.frozen_norms import replace_modules
-from normless.nn import ChannelAffine, FrozenAffine, FrozenLayerNorm
+from normless.nn import FrozenAffine
 from normless.saving.recipe import State
 from normless.saving.settings import kinds_of_modules, set_settings
 
@@ -139,14 +139,15 @@ def _in_place_of(
     module: nn.Module, path: str, wanted: Mapping[str, dict[str, Any]], stored: Mapping[str, Tensor]
 ) -> nn.Module | None:
     """Return the module by which folding or freezing replaced a module, or None if it was not replaced."""
-    kind = wanted[path]["class"]
+    kind_of_norm = wanted[path]
+    kind = kind_of_norm["class"]
     if type(module).__name__ == kind:
         return None
     prefix = f"{path}." if path else ""
     own = OrderedDict((name, child) for name, child in module.named_children() if f"{prefix}{name}" in wanted)
-    frozen = next((made for made in (FrozenAffine, ChannelAffine, FrozenLayerNorm) if kind == made.__name__), None)
-    if frozen is not None and {f"{prefix}scale", f"{prefix}shift"} <= stored.keys():
-        return frozen(stored[f"{prefix}scale"].clone(), stored[f"{prefix}shift"].clone(), own)
+    if kind == FrozenAffine.__name__ and {f"{prefix}scale", f"{prefix}shift"} <= stored.keys():
+        scale, shift = (stored[f"{prefix}{name}"].clone() for name in ("scale", "shift"))
+        return FrozenAffine(scale, shift, own, learned=kind_of_norm["settings"]["learned"])
     if kind in (nn.Identity.__name__, nn.Sequential.__name__):
         return nn.Sequential(own) if own else nn.Identity()
     return None

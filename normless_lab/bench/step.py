@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normless.affine import fuse_for_inference
 from normless.conversion import convert
-from normless.folding import fuse_for_inference
 from normless.models import resnet_cifar, wide_resnet
 from normless_lab.bench.by_hand import Bare, HandWrittenFixup
 from normless_lab.bench.timing import ratio_table, seconds_in_turns, timer_of

@@ -37,6 +37,7 @@ WITH_NORMS = (
     "ghost_batch_norm(size=3)", "partial_batch_norm", "partial_batch_norm(variance=False)",
     "partial_batch_norm(gamma=False, beta=False)", "partial_batch_norm(mean=False, variance=False)",
     "alternating_batch_norm", "plain_batch_norm", "frozen_batch_norm", "group_norm", "zero_gamma",
+    "batch_norm(replace=True)", "instance_norm", "layer_norm(replace=True)", "rms_norm",
     "batch_norm_sqrt2", "norm_on_skip", "norm_on_skip(place=skip_path)", "only_final_norm", "only_top_norm",
     "layer_scale", "layer_norm", "deepnorm", "layer_norm_scaling", "peri_norm",
     "weight_standardization", "weight_standardization(groups=None)", "depth_mup", "completep", "qk_norm",

@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from normless._internal.arguments import arguments_of
 from normless._internal.copying import copied
+from normless.affine import freeze
 from normless.conversion import convert, plan, scheme_of
 from normless.doctor.experiments.rates import BETWEEN, LITTLE, MANY, MUCH
 from normless.doctor.experiments.steps import SCREEN, Trial, copies, fits, set_groups, stepped
@@ -19,7 +20,6 @@ from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.together import Together
 from normless.doctor.findings import REFUTABLE, Cure, Finding, OverBudget
 from normless.errors import NormlessError
-from normless.folding import freeze
 from normless.optim import param_groups
 from normless.probes import preserve_random_state, takes_closure
 from normless.residual import ResidualMap, residual_map

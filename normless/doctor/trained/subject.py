@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless._internal.arguments import arguments_of
 from normless._internal.state import running
+from normless.affine.removal_edit import FreezableNorms
 from normless.doctor.facts.batches import Batches, mixed, size_of
 from normless.doctor.facts.flow import tensors
 from normless.doctor.trained.fit import Fit
@@ -23,7 +24,6 @@ from normless.edits import Surgery
 from normless.errors import InputsError, NormlessError
 from normless.nn import Tokens
 from normless.probes import Loss, Setting, attach_hooks, compute_output, logits_of, loss_of, own_loss
-from normless.removal.edit import FreezableNorms
 from normless.residual import ResidualMap
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import kind_of

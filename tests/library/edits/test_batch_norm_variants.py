@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,3 +186,28 @@ def test_replaced_norms_keep_gamma_beta_and_statistics(family: Any, vectors: int
     if family != "group":
         x = torch.randn(6, 4).double() if vectors else images().double()
         close(net(x), model(x), rtol=1e-10, atol=1e-10)
+
+
+GIVEN_BACK = ["sync_batch_norm", "ghost_batch_norm(size=4)", "alternating_batch_norm", "frozen_batch_norm"]
+
+
+@pytest.mark.parametrize("scheme", GIVEN_BACK)
+def test_a_trained_network_of_variants_gets_its_batch_norms_back(scheme: str, tmp_path: Path) -> None:
+    x = torch.randn(8, 3, 8, 8)
+    net: Any = nl.convert(resnet_cifar(8), scheme, x)
+    with torch.no_grad():
+        for name, value in net.state_dict().items():
+            if value.is_floating_point() and "norm" in name:
+                value.uniform_(0.5, 2.0)
+    back = nl.convert(net, "plain_batch_norm", x)
+    assert {type(one) for one in back.modules() if "Norm" in type(one).__name__} == {nn.BatchNorm2d}
+    torch.testing.assert_close(back.eval()(x), net.eval()(x))
+    assert all(parameter.requires_grad for parameter in back.parameters())
+    assert back.normless_scheme == "plain_batch_norm"
+    nl.save(back, tmp_path, "normless:resnet_cifar(depth=8)", example_inputs=x)
+    assert torch.equal(nl.load(tmp_path).eval()(x), back(x))
+    for other in ("none", "ghost_batch_norm"):
+        with pytest.raises(nl.AlreadyConvertedError, match="only plain_batch_norm gives"):
+            nl.convert(net, other, x)
+    with pytest.raises(nl.AlreadyConvertedError, match="'group_norm'"):
+        nl.convert(nl.convert(resnet_cifar(8), "group_norm", x), "plain_batch_norm", x)

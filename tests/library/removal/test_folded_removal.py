@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from written_networks import Written
 
 import normless as nl
-from normless.nn import FrozenAffine, FrozenLayerNorm
+from normless.nn import FrozenAffine
 
 # What computes statistics of its input.
 STATISTICS = {"layer_norm", "rms_norm", "group_norm", "instance_norm", "var", "std", "rsqrt", "sqrt", "pow"}
@@ -183,7 +183,8 @@ def test_what_becomes_of_a_removed_norm(name: str) -> None:
         assert set(removal.places.values()) == {"other"}
         assert not operators(made, x) & (STATISTICS - {"div"})
     if name == "channels, padded":
-        assert isinstance(made.norm, FrozenLayerNorm)
+        assert isinstance(made.norm, FrozenAffine)
+        assert made.norm.centred
     if name == "packed attention":
         assert report.norms[0].layers == ("attention",)
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from trained_networks import far, images, post_activation, pre_activation, small, with_statistics
 
 import normless as nl
-from normless.nn import ChannelAffine
+from normless.nn import FrozenAffine
 from normless.nn.standardized import ScaledStd
 
 GROUPS, HALVES = "group_norm(groups=4)", "group_norm(groups=2)"
@@ -36,7 +36,7 @@ def test_multipliers_start_at_one_and_everything_trains() -> None:
     multipliers = [value for name, value in net.named_parameters() if name.endswith("multiplier")]
     assert [value.item() for value in multipliers] == [1, 1, 1]
     # The norms before a ReLU that reads a sum, which no layer takes.
-    assert sum(isinstance(module, ChannelAffine) for module in net.modules()) == report.counts["affine"] == 4
+    assert sum(isinstance(module, FrozenAffine) for module in net.modules()) == report.counts["affine"] == 4
     F.cross_entropy(net.train()(images(4)), torch.arange(4)).backward()  # type: ignore[no-untyped-call]
     assert all(value.grad is not None and value.grad.any() for value in net.parameters())
 
@@ -125,7 +125,7 @@ def test_the_original_the_random_state_and_what_is_trained_are_unchanged(scheme:
             module.requires_grad_(False)
     net, report = nl.convert_trained(model, "none", x)
     assert report.counts == {"affine": 3}
-    assert all(own.scale.requires_grad for own in net.modules() if isinstance(own, ChannelAffine))
+    assert all(own.scale.requires_grad for own in net.modules() if isinstance(own, FrozenAffine))
     nl.save(net, tmp_path)
     assert torch.equal(nl.load(tmp_path, small())(x), net(x))
 

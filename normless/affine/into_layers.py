@@ -6,21 +6,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from normless.folding.neighbours import Neighbour, names_of
+from normless.affine.flow import Neighbour, names_of
+from normless.affine.maps import Affine
 from normless.nn.affine import is_transposed
 
 
 @torch.no_grad()
-def fold_into(layer: nn.Module, place: Neighbour, scale: Tensor, shift: Tensor, *, centred: bool = False) -> None:
+def fold_into(layer: nn.Module, place: Neighbour, affine: Affine) -> None:
     """Make a layer compute norm(layer(x)) if it is `before` the norm, else layer(norm(x)).
 
-    With norm(x) = scale ⊙ P x + shift, P the subtraction of the mean if it is `centred` and else the identity:
+    With norm(x) = scale ⊙ P x + shift:
 
         before:  W ← diag(scale) P W,    b ← scale ⊙ P b + shift
         after:   W ← W diag(scale) P,    b ← b + W shift, summed over a kernel
 
-    `scale` and `shift` have shape (features,) or no axes and are in float64. If the layer has several rows of
-    features, as for heads, each is normalized. The layer gets a bias if it has none.
+    If the layer has several rows of features, as for heads, each is normalized. It gets a bias if it has none and
+    needs one.
     """
     weight_name, bias_name = names_of(layer)
     weight, bias = getattr(layer, weight_name), getattr(layer, bias_name)
@@ -31,12 +32,12 @@ def fold_into(layer: nn.Module, place: Neighbour, scale: Tensor, shift: Tensor, 
     is_reversed = isinstance(layer, _ConvTransposeNd)
     axis = 1 if (place.side == "before") != is_reversed else 2
     rows = grouped.shape[0] * grouped.shape[axis] // place.features
-    scale, shift = (part.expand(place.features).repeat(rows) for part in (scale, shift))
+    scale, shift = (part.expand(place.features).repeat(rows) for part in (affine.scale, affine.shift))
     factors = scale.reshape(groups, *(-1 if at == axis else 1 for at in (1, 2, 3)))
     start = scale.new_zeros(()) if bias is None else bias.double()
     if place.side == "before":
-        grouped = _centred(grouped, axis, place.features) if centred else grouped
-        start = _centred(start, 0, place.features) if centred and start.dim() else start
+        grouped = _centred(grouped, axis, place.features) if affine.centred else grouped
+        start = _centred(start, 0, place.features) if affine.centred and start.dim() else start
         moved, grouped = start * scale + shift, grouped * factors
     elif is_reversed:
         assert not shift.any(), "a transposed convolution takes no shift at its input"
@@ -44,7 +45,7 @@ def fold_into(layer: nn.Module, place: Neighbour, scale: Tensor, shift: Tensor, 
     else:
         moved = start + (grouped * shift.reshape(factors.shape)).sum((2, 3)).flatten()
         grouped = grouped * factors
-        grouped = _centred(grouped, axis, place.features) if centred else grouped
+        grouped = _centred(grouped, axis, place.features) if affine.centred else grouped
     whole = grouped.reshape(matrix.shape)
     whole = (whole.T if is_transposed(layer) else whole).to(weight)
     if place.is_tied:

@@ -1,28 +1,50 @@
-"""A removal: freezes the norms of a network one after another while it is trained, and takes back what costs much."""
+"""Take layer, RMS and group norms out of a trained network: freeze one after another while it is fine-tuned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, distributed, nn
 
-from normless._internal.arguments import inside_wrappers
-from normless.conversion import Plan
+from normless._internal.arguments import (
+    forward_arguments,
+    inputs_missing,
+    inside_wrappers,
+    on_device_of,
+    require_network,
+)
+from normless._internal.copying import require_whole
+from normless._internal.exclusive import exclusive
+from normless.affine.removal_edit import ORDER, FreezableNorms, Place
+from normless.affine.schedule import Freezing, Schedule
+from normless.edits import Surgery
+from normless.edits.plan import Plan
 from normless.errors import UnsupportedEditError
-from normless.nn import FreezableNorm
-from normless.removal.places import Place
-from normless.removal.schedule import Freezing, Schedule
+from normless.nn import FreezableNorm, Tokens
+from normless.nn.freezable import Mask
+from normless.recording import never_fuse
+from normless.residual import residual_map
 
 # A first token whose spread differs by a smaller factor has the constant of the others.
 _SAME = 1.5
 # The largest factor by which a first token's constant moves to that of the others at once.
 _MERGE = 2.0
+# The least value of a setting.
+_LEAST = {"interval": 1, "attempts": 1}
 
 
 class Removal:
     """Freezes the norms of a network while it is trained; made by `nl.remove_norms`.
+
+    It measures the standard deviation s of each norm's input over tokens (RMS for RMS norms). Then it freezes one
+    norm after another: the divisor becomes the running average of s, and γ and β are trained on. For norms over
+    positions (group norm, layer norm over several axes) the mean becomes its running average too. A freezing after
+    which the mean loss jumps is taken back and tried again later. If the first token of a sequence has another
+    spread, it has a constant of its own, which moves to that of the other tokens at the end.
 
     Attributes:
         plan: the changes of the network when the removal began.
@@ -85,12 +107,15 @@ class Removal:
             )
         loss = torch.stack(self._losses).mean()
         self._losses, self._tokens.terms = [], []
-        self._sum_over_processes(loss, *(norm.sums for norm in self._norms.values()))
+        processes = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        for value in (loss, *(norm.sums for norm in self._norms.values())) if processes > 1 else ():
+            distributed.all_reduce(value)
         for norm in self._norms.values():
             norm.update()
-        ended = self._schedule.advance(loss.item() / self._processes)
+        ended = self._schedule.advance(loss.item() / processes)
         if ended is not None and ended.outcome == "taken back":
-            self._take_back(self._norms[ended.path], ended)
+            self._norms[ended.path].constant.copy_(self._former)
+            self._norms[ended.path].frozen.fill_(float(ended.what != "norm"))
         elif ended is not None and not _is_merged(self._norms[ended.path]):
             self._schedule.queue.append(ended.path)
         if self._schedule.is_due:
@@ -149,11 +174,11 @@ class Removal:
             path: {name: buffer.detach().clone() for name, buffer in norm.named_buffers(recurse=False)}
             for path, norm in self._norms.items()
         }
-        former = self._former.clone()
-        return {"schedule": self._schedule.state(), "norms": norms, "former": former, "has_ended": self._has_ended}
+        schedule, former = asdict(self._schedule), self._former.clone()
+        return {"schedule": schedule, "norms": norms, "former": former, "has_ended": self._has_ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the removal that `state_dict` describes, of a network with the same norms.
+        """Continue the removal that `state_dict` describes, with the settings of this one, of the same network.
 
         Raises:
             ValueError: the state is that of a network with other norms.
@@ -168,7 +193,10 @@ class Removal:
         for path, norm in self._norms.items():
             for name, value in given[path].items():
                 norm.get_buffer(name).copy_(value)
-        self._schedule.restore(state["schedule"])
+        own, progress = self._schedule, {**state["schedule"]}
+        settings = {name: getattr(own, name) for name in ("start", "interval", "tolerance", "attempts")}
+        progress["history"] = [Freezing(**values) for values in progress["history"]]
+        self._schedule = Schedule(**deepcopy(progress) | settings)
         self._former = state["former"].to(next(iter(self._norms.values())).constant)
         self._losses, self._tokens.terms = [], []
         if state["has_ended"]:
@@ -197,33 +225,108 @@ class Removal:
         first, others = norm.constant
         if norm.frozen:
             norm.constant[0] = torch.minimum(torch.maximum(others, first / _MERGE), first * _MERGE)
+        elif not norm.measured[1].any():
+            norm.constant[1] = first
         else:
             ratio = first / others
             is_alike = bool(((ratio > 1 / _SAME) & (ratio < _SAME)).all())
-            if not norm.measured[1].any():
-                norm.constant[1] = first
-            elif is_alike or not self._first_token or not norm.measured[0].any():
+            if is_alike or not self._first_token or not norm.measured[0].any():
                 norm.constant[0] = others
         self._schedule.begin(path, "first token" if norm.frozen else "norm")
         norm.frozen.fill_(1.0)
-
-    @torch.no_grad()
-    def _take_back(self, norm: FreezableNorm, freezing: Freezing) -> None:
-        """Undo a change of a norm."""
-        norm.constant.copy_(self._former)
-        if freezing.what == "norm":
-            norm.frozen.fill_(0.0)
-
-    @property
-    def _processes(self) -> int:
-        """The number of processes that train the network together."""
-        return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-
-    def _sum_over_processes(self, *values: Tensor) -> None:
-        for value in values if self._processes > 1 else ():
-            distributed.all_reduce(value)
 
 
 def _is_merged(norm: FreezableNorm) -> bool:
     """Whether the first token has the constant of the others."""
     return bool((norm.constant[0] == norm.constant[1]).all())
+
+
+@exclusive
+def remove_norms(
+    model: nn.Module,
+    *inputs: Any,
+    order: Sequence[Place] = ORDER,
+    start: int = 20,
+    interval: int = 10,
+    tolerance: float = 0.1,
+    attempts: int = 4,
+    spread_weight: float = 0.1,
+    first_token: bool = True,
+    tokens: Mask = "attention_mask",
+    only: str | Sequence[str] = (),
+    example_inputs: Any = None,
+    **kwargs: Any,
+) -> Removal:
+    """Begin to take the layer, RMS and group norms out of a trained network that is fine-tuned.
+
+    The norms of the network are replaced in place by norms that compute the same, with the same parameters, so that
+    an optimizer may exist already and `state_dict` keeps its names. In each step of the loop
+
+        loss = removal.loss(loss)      # before loss.backward()
+        removal.step()                 # after optimizer.step()
+
+    the removal freezes one norm after another (see `Removal`). When `removal.done`, `nl.fold(removal.finish(), …)`
+    folds the constants, γ, β and the subtraction of the mean into weights (Heimersheim 2024; Baroni et al. 2025,
+    section 3).
+
+    Args:
+        model: the trained network, which is changed; it may be inside torch.compile or DistributedDataParallel.
+        order: the places in the order of freezing, each from the first to the last block; norms of other places are
+            left alone. `qk` are norms of queries and keys, `final` those after the last block, `other` those before
+            the first block and all in networks without attention.
+        start: steps of measuring before the first freezing.
+        interval: steps from one freezing to the next.
+        tolerance: the increase of the mean loss, besides three standard errors, at which a freezing is taken back.
+        attempts: how often a norm is frozen before it is set aside.
+        spread_weight: λ of the auxiliary loss, which keeps s constant over tokens (see `Removal.loss`).
+        first_token: whether the first token may have a constant of its own.
+        tokens: the name of the argument of forward that masks padding, shape (B, T), or a function of all arguments
+            that returns such a mask; masked tokens are not measured.
+        only: qualified names of modules or blocks; only the norms at or under them are frozen.
+        inputs, kwargs, example_inputs: as in `residual_map`.
+
+    Raises:
+        UnsupportedEditError: the network has only batch norms (`nl.fold` takes them out) or no norms, or a norm is a
+            function in forward code, carries hooks or computes something else.
+        UnresolvedStructureError: inputs are missing, or the forward pass fails.
+        ValueError: a setting is out of range.
+    """
+    require_network(model)
+    _check(order, start=start, interval=interval, attempts=attempts, tolerance=tolerance, spread_weight=spread_weight)
+    network = _network_of(model)
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    if not (inputs or kwargs):
+        raise inputs_missing(network, "remove_norms")
+    inputs, kwargs = on_device_of(network, inputs, kwargs)
+    found = residual_map(network, *inputs, **kwargs)
+    names = (only,) if isinstance(only, str) else tuple(only)
+    surgery = Surgery(network, found.within(names) if names else found, inputs, kwargs, only=names)
+    edit = FreezableNorms(Tokens(tokens), tuple(order))
+    surgery.run(edit)
+    never_fuse(network)
+    norms = {path: cast(FreezableNorm, surgery.get(path)) for path in edit.places}
+    queue = sorted(norms, key=lambda path: order.index(edit.places[path]))
+    schedule, plan = Schedule(start, interval, tolerance, attempts, queue), Plan(surgery.changes)
+    return Removal(model, norms, edit.places, plan, schedule, spread_weight=spread_weight, first_token=first_token)
+
+
+def _network_of(model: nn.Module) -> nn.Module:
+    """Return the network inside its wrappers; refuse copies in threads, whose measurements would be lost."""
+    if isinstance(model, nn.DataParallel):
+        raise UnsupportedEditError(
+            "remove_norms measures norms in their own process, and torch.nn.DataParallel runs copies of them in "
+            "threads. Use torch.nn.parallel.DistributedDataParallel."
+        )
+    network = inside_wrappers(model)
+    require_whole(network)
+    return network
+
+
+def _check(order: Sequence[Place], **numbers: float) -> None:
+    unknown = [place for place in order if place not in get_args(Place)]
+    if unknown or not order or len({*order}) < len(order):
+        places = ", ".join(get_args(Place))
+        raise ValueError(f"Expected an order of different places among {places}, got {', '.join(map(str, order))}.")
+    for name, number in numbers.items():
+        if number < _LEAST.get(name, 0):
+            raise ValueError(f"Expected {name} of {_LEAST.get(name, 0)} or more, got {number}.")

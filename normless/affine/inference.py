@@ -1,4 +1,4 @@
-"""Copy a network for evaluation with its norms, multipliers and scalar biases folded into weights."""
+"""Copy a network for evaluation with its norms, computed weights, multipliers and scalar biases as plain weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 from torch.nn.utils.prune import BasePruningMethod, remove
 from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
@@ -16,22 +15,13 @@ from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 from normless._internal.arguments import carried_inputs, forward_arguments, require_network
 from normless._internal.copying import copied
 from normless._internal.exclusive import exclusive
+from normless.affine.flow import pads_with_zeros
+from normless.affine.folding import fold
+from normless.affine.in_place import ConstantActivation, work_in_place
+from normless.affine.maps import has_constants, replace_modules
 from normless.errors import UnsupportedEditError
-from normless.folding.constants import ConstantActivation, ConstantConvolution
-from normless.folding.frozen_norms import replace_modules
-from normless.folding.in_place import work_in_place
-from normless.folding.network import fold
-from normless.nn import FreezableNorm, FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
-from normless.nn.affine import (
-    ScalarConv1d,
-    ScalarConv2d,
-    ScalarConv3d,
-    ScalarLinear,
-    ScalarTransposedLinear,
-    TakesParts,
-    of_class,
-)
-from normless.residual.batch_statistics import keeps_statistics
+from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn.affine import ScalarOutside, ScalarTransposedLinear, TakesParts, of_class
 from normless.residual.classify import NORMS
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -51,14 +41,14 @@ def fuse_for_inference(
     """Return a copy of a network in eval mode without norms and scalar parameters, with equal outputs up to rounding.
 
     Batch norms are folded as in `fold`. Weights that a layer computes in each pass (weight norm, spectral norm,
-    pruning, any parametrization) are replaced by their values. In a layer α·(W ∗ (x + b₁) + b) + b₂ the weight
-    becomes αW and the bias
+    pruning, any parametrization) are replaced by their values. In a layer
+    α·(W ∗ (x + b₁) + b) + b₂ the weight becomes αW and the bias
 
         αb + b₂ + b₁ · Σ αW
 
-    summed over the weights of each output. If x is padded with zeros, outputs at the border see less of b₁, and the
-    shift is computed once for each size of input. A multiplier on a residual sum becomes a constant, and the biases
-    of an activation become numbers; those of a ReLU are added to the bias of the layer before it if possible.
+    summed over the weights of each output; where x is padded with zeros, −b₁ is padded instead. A multiplier on a
+    residual sum becomes a constant, and the biases of an activation become numbers; those of a ReLU are added to the
+    bias of the layer before it if possible.
 
     Without gradients, a ReLU or residual sum that is a module overwrites its input if that was computed in the same
     call of the module around it, no other operation reads it, and no module there carries hooks. Operators in forward
@@ -76,17 +66,13 @@ def fuse_for_inference(
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)
-    frozen = (FrozenAffine, FreezableNorm)
-    has_norms = any(keeps_statistics(module) or isinstance(module, frozen) for module in model.modules())
     fused = _with_plain_weights(copied(model).eval())
-    if has_norms:
+    if any(map(has_constants, fused.modules())):
         fused = fold(fused, *inputs, **kwargs)[0]
     fused.requires_grad_(False)
     with torch.no_grad():
-        replacements: dict[nn.Module, nn.Module] = {
-            old: new for old in fused.modules() if (new := _fused(old)) is not None
-        }
-    replace_modules(fused, replacements)
+        made = ((module, _fused(module)) for module in fused.modules())
+        replace_modules(fused, {old: new for old, new in made if new is not None})
     for module in fused.modules():
         if isinstance(module, ResidualSum) and module.multiplier is not None and module.multiplier.numel() == 1:
             module.branch_factor *= module.multiplier.item()
@@ -125,50 +111,32 @@ def _fused(module: nn.Module) -> nn.Module | None:
         before, after = (0.0 if part is None else part.item() for part in (module.input_bias, module.output_bias))
         is_plain = scale == 1 and not before and not after
         return module.activation if is_plain else ConstantActivation(module.activation, scale, before, after)
-    if isinstance(module, (ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, ScalarTransposedLinear)):
-        layer = _layer(module)
-        return layer if module.before is None else nn.Sequential(module.before, layer)
-    return None
-
-
-def _layer(module: ScalarAffine) -> nn.Module:
-    """Convert a scalar layer without its `before` to a layer of torch with the folded weight and bias."""
+    if not isinstance(module, ScalarAffine) or isinstance(module, ScalarOutside):
+        return None
     weight, bias = module.folded()
     shift = 0.0 if module.input_bias is None else module.input_bias.item()
+    parts = [] if module.before is None else [module.before]
     if isinstance(module, ScalarTransposedLinear):
         weight = weight.T
         plain: Any = nn.Linear(weight.shape[1], weight.shape[0], device="meta").train(module.training)
     else:
         # Torch's own class, which a standardized layer has two classes away.
-        kind = next(kind for kind in type(module).__mro__ if not issubclass(kind, TakesParts))
-        plain = of_class(module, cast(type[nn.Module], kind))
+        kinds: Any = type(module).__mro__
+        plain = of_class(module, next(kind for kind in kinds if not issubclass(kind, TakesParts)))
     plain._modules = {}
-    if shift and isinstance(plain, _ConvNd) and _pads_with_zeros(plain):
-        return ConstantConvolution(_with(plain, weight, None), shift, bias)
     if shift:
         moved = shift * weight.flatten(1).sum(1)
         bias = moved if bias is None else bias + moved
-    layer: nn.Module = _with(plain, weight, bias)
-    return layer
-
-
-Layer = TypeVar("Layer", bound=nn.Module)
-
-
-def _with(plain: Layer, weight: Tensor, bias: Tensor | None) -> Layer:
-    """Set the weight and bias of a layer of torch, and remove its other parameters."""
-    values = {"weight": weight, "bias": bias}
+    if shift and pads_with_zeros(plain):
+        pad: Any = getattr(nn, f"ConstantPad{len(plain.kernel_size)}d")
+        parts.append(pad(tuple(plain._reversed_padding_repeated_twice), -shift))
+        plain.padding = (0,) * len(plain.kernel_size)
+    values: dict[str, Tensor | None] = {"weight": weight, "bias": bias}
     plain._parameters = {
         name: None if value is None else nn.Parameter(value.detach().contiguous(), requires_grad=False)
         for name, value in values.items()
     }
-    return plain
-
-
-def _pads_with_zeros(layer: _ConvNd) -> bool:
-    if layer.padding == "same":
-        return layer.padding_mode == "zeros" and max(layer.kernel_size) > 1
-    return layer.padding_mode == "zeros" and layer.padding != "valid" and any(layer.padding)
+    return nn.Sequential(*parts, plain) if parts else plain
 
 
 def _left(model: nn.Module) -> Iterator[str]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite, nan, sqrt
 from statistics import fmean, pstdev
-from typing import Any, Literal
-
-Outcome = Literal["watched", "frozen", "taken back"]
+from typing import Literal
 
 # The loss after a freezing is compared with this many deviations of the loss before it.
 _DEVIATIONS = 3.0
@@ -34,7 +31,7 @@ class Freezing:
     step: int
     before: float
     after: float = nan
-    outcome: Outcome = "watched"
+    outcome: Literal["watched", "frozen", "taken back"] = "watched"
 
     @property
     def cost(self) -> float:
@@ -48,96 +45,68 @@ class Freezing:
 
 @dataclass
 class Schedule:
-    """Which norm is next, which is watched, and what the last losses were.
+    """Which norm is next, which is watched, and what the last losses were; plain data.
 
     Attributes:
-        interval: steps from one freezing to the next, in which the loss is watched.
-        start: steps before the first freezing.
-        tolerance: the increase of the mean loss, besides its deviation from batch to batch, at which a freezing is
-            taken back.
-        attempts: how often a norm is frozen before it is set aside.
+        start, interval, tolerance, attempts: as of `remove_norms`.
         queue: the paths of the norms to freeze, in order.
+        set_aside: the paths of norms that were taken back too often.
         step: the number of steps so far.
         waits: the step before which nothing is frozen.
         losses: of the last steps before a freezing, later of the steps since.
+        known: how many of these came before it.
         history: all freezings, in order.
-        set_aside: the paths of norms that were taken back too often.
     """
 
-    interval: int
     start: int
+    interval: int
     tolerance: float
     attempts: int
     queue: list[str]
+    set_aside: list[str] = field(default_factory=list)
     step: int = 0
     waits: int = 0
     losses: list[float] = field(default_factory=list)
+    known: int = 0
     history: list[Freezing] = field(default_factory=list)
-    set_aside: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.waits = self.start
-        self._before = 0
 
     @property
     def watched(self) -> Freezing | None:
         """The freezing whose loss is watched, or None."""
         return self.history[-1] if self.history and self.history[-1].outcome == "watched" else None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next norm may be frozen now."""
+        return bool(self.queue) and self.watched is None and self.step >= max(self.start, self.waits)
+
+    def begin(self, path: str, what: Literal["norm", "first token"]) -> None:
+        """Note that a norm is frozen now."""
+        self.known = len(self.losses)
+        self.history.append(Freezing(path, what, self.step, fmean(self.losses)))
+
     def advance(self, loss: float) -> Freezing | None:
         """Note the loss of a step; return the freezing that ends with this step, with its outcome, or None."""
         self.step += 1
         self.losses.append(loss)
+        window = max(self.interval, _WINDOW)
         watched = self.watched
         if watched is None:
-            self.losses = self.losses[-self._window :]
+            self.losses = self.losses[-window:]
             return None
-        after = self.losses[self._before :]
-        watched = replace(watched, after=fmean(after))
-        if self._jumps(after):
+        before, after = self.losses[: self.known], self.losses[self.known :]
+        rise = self.tolerance + _DEVIATIONS * pstdev(before) * sqrt(1 / len(after) + 1 / len(before))
+        self.history[-1] = watched = replace(watched, after=fmean(after))
+        if not isfinite(watched.after) or watched.after > fmean(before) + rise:
             self.history[-1] = replace(watched, outcome="taken back")
-            self.losses = self.losses[: self._before]
+            self.losses = before
             self._try_later(watched.path)
         elif len(after) >= self.interval:
             self.history[-1] = replace(watched, outcome="frozen")
-            self.losses = after[-self._window :]
-            self.waits = self.step
+            self.losses, self.waits = after[-window:], self.step
         else:
-            self.history[-1] = watched
             return None
         return self.history[-1]
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the next norm may be frozen now."""
-        return bool(self.queue) and self.watched is None and self.step >= self.waits
-
-    def begin(self, path: str, what: Literal["norm", "first token"]) -> None:
-        """Note that a norm is frozen now."""
-        self._before = len(self.losses)
-        self.history.append(Freezing(path, what, self.step, fmean(self.losses)))
-
-    def state(self) -> dict[str, Any]:
-        """Return all values as plain data."""
-        values = asdict(self)
-        return values | {"before": self._before}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the progress, but not the settings, of an earlier schedule."""
-        self.step, self.waits, self._before = state["step"], state["waits"], state["before"]
-        self.queue, self.losses, self.set_aside = (list(state[key]) for key in ("queue", "losses", "set_aside"))
-        self.history = [Freezing(**values) for values in state["history"]]
-
-    @property
-    def _window(self) -> int:
-        """The number of losses before a freezing that count."""
-        return max(self.interval, _WINDOW)
-
-    def _jumps(self, after: list[float]) -> bool:
-        """Whether the losses after a freezing exceed those before it by more than they deviate."""
-        before = self.losses[: self._before]
-        deviation = pstdev(before) * sqrt(1 / len(after) + 1 / len(before))
-        return not isfinite(fmean(after)) or fmean(after) > fmean(before) + self.tolerance + _DEVIATIONS * deviation
 
     def _try_later(self, path: str) -> None:
         """Let the norm that was taken back be tried again after a time that doubles, or set it aside."""

@@ -12,9 +12,8 @@ _ROUNDING = 1e-10
 # How much of the norm's deviation a larger α of a pointwise function may cost. With 0.01, γ is so large that SGD
 # diverges at the rate of the other methods (benchmarks/trained_conversions.py).
 _TOLERANCE = 0.05
-# α times the largest |x|, and times the deviation of x, at the ends of the search.
-_LEAST, _MOST, _POINTS = 1e-2, 1e2, 41
-_HALVINGS = 15
+# α times the largest |x|, and times the deviation of x, at the ends of the search, and the points between.
+_LEAST, _MOST, _POINTS = 1e-2, 1e2, 161
 # Values from which α is found.
 _SEARCHED = 2**17
 
@@ -48,35 +47,14 @@ def fit_pointwise(x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) ->
     if not extent > 0:
         return 1.0, torch.ones(len(x), dtype=torch.float64), y.double().mean(1)
 
-    def error(alpha: float) -> float:
-        return _unexplained(function(alpha * few), known)
-
     start, stop = torch.tensor([_LEAST / extent, _MOST / spread], dtype=torch.float64).log().tolist()
     grid = torch.linspace(start, stop, _POINTS, dtype=torch.float64).exp().tolist()
-    errors = [error(alpha) for alpha in grid]
+    errors = [_unexplained(function(alpha * few), known) for alpha in grid]
     at = errors.index(min(errors))
     allowed = errors[at] + _TOLERANCE
-    if errors[0] <= allowed:
-        while at + 1 < _POINTS - 1 and errors[at + 1] <= allowed:
-            at += 1
-        low, high = grid[at], grid[at + 1]
-        for _ in range(_HALVINGS):
-            middle = (low * high) ** 0.5
-            low, high = (middle, high) if error(middle) <= allowed else (low, middle)
-        alpha = low
-    else:
-        alpha = _least(error, grid[max(at - 1, 0)], grid[min(at + 1, _POINTS - 1)])
-    gamma, beta = _regression(function(alpha * x.double()), y.double())
-    return alpha, gamma, beta
-
-
-def _least(error: Callable[[float], float], low: float, high: float) -> float:
-    """Return the point with the least error between two by golden sections of the logarithm."""
-    golden = (5**0.5 - 1) / 2
-    for _ in range(_HALVINGS):
-        points = [low * (high / low) ** share for share in (1 - golden, golden)]
-        low, high = (low, points[1]) if error(points[0]) < error(points[1]) else (points[0], high)
-    return float((low * high) ** 0.5)
+    while errors[0] <= allowed and at + 2 < _POINTS and errors[at + 1] <= allowed:
+        at += 1
+    return grid[at], *_regression(function(grid[at] * x.double()), y.double())
 
 
 def _regression(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

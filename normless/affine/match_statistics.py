@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
@@ -12,94 +11,59 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from normless.affine.fitting import fit_pointwise, matching, variance_of
+from normless.affine.folding import Outcome, arrow
+from normless.edits import Edit, Surgery
 from normless.edits.batches import Enough, rows_of, run_batches
-from normless.edits.calibration import Outcome, agreement, distance
-from normless.edits.edit import Edit, edit
-from normless.edits.fitting import fit_pointwise, matching, variance_of
-from normless.edits.norm_places import inside_of, whole_norms
-from normless.edits.surgery import Surgery
-from normless.errors import UnsupportedEditError
-from normless.folding.frozen_norms import affine_of
-from normless.nn import ChannelAffine, Pointwise
-from normless.nn.channels import channel_axis, per_channel
+from normless.edits.calibration import distance
+from normless.edits.edit import edit
+from normless.nn import FrozenAffine, Pointwise
 from normless.nn.standardized import ScaledStd, keep_scale_of_weight
-from normless.residual.batch_statistics import keeps_statistics
-from normless.residual.inside_norms import Inside
 
 # Outputs that differ less are equal up to rounding; of half precision, less than its ε.
 _EQUAL = 1e-4
 
 
-@edit
-class NoteStatistics(Edit):
-    """Note what the norms of a trained network put out on the calibration batches, for `MatchStatistics` after edits.
+@dataclass(frozen=True)
+class TrainedReport:
+    """What a conversion of a trained network kept, on the calibration batches in evaluation; printable.
 
-    The network runs in evaluation on the example inputs, or on the batches of `convert_trained`.
-
-    Args:
-        layers: also note the outputs of weight layers, which edits of weights change.
+    Attributes:
+        scheme: the text of the scheme.
+        norms: the outcome for each norm, and for each layer that was fitted.
+        distance: ‖y' − y‖ / ‖y‖ of the network's outputs y' from those before the conversion, before and after the
+            fits.
+        agreement: the share of rows of outputs, (B, classes) or (B, T, classes), whose largest value is the same,
+            before and after the fits; None for other outputs.
     """
 
-    layers: bool = False
+    scheme: str
+    norms: tuple[Outcome, ...]
+    distance: tuple[float, float]
+    agreement: tuple[float, float] | None
 
-    def apply(self, surgery: Surgery) -> None:
-        if surgery.is_meta:
-            raise surgery.unsupported("", "it runs the network, and weights on the meta device have no values")
-        surgery.need_inputs("measures what norms put out", "trained(scheme='group_norm')")
-        noted, batches = surgery.calibration, max(1, len(surgery.calibration.batches))
-        rows: dict[str, list[Tensor]] = defaultdict(list)
-        found = {
-            layer.path: self._inside(surgery, layer.path) for layer in whole_norms(surgery) if ":" not in layer.path
-        }
-        paths = [path for path, inside in found.items() if inside is not None]
-        if self.layers:
-            every = (layer for layer in surgery.weight_layers() if ":" not in layer.path and not layer.gating)
-            paths += [layer.path for layer in every if layer.path != surgery.map.classifier and layer.called]
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of places with each outcome."""
+        return dict(Counter(norm.outcome for norm in self.norms))
 
-        def note(path: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if found.get(path):
-                scale, shift = (part.to(inputs[0]) for part in affine_of(path, module))
-                output = inputs[0] * per_channel(scale, inputs[0]) + per_channel(shift, inputs[0])
-            if isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 1:
-                axis = noted.axes.setdefault(path, _axis(module, output))
-                rows[path].append(rows_of(output, axis, batches))
-
-        noted.outputs = run_batches(surgery, paths, note)
-        noted.rows = dict(rows)
-        for tensor in (tensor for outputs in noted.outputs for tensor in outputs):
-            if not torch.isfinite(tensor).all():
-                raise surgery.unsupported(
-                    "", "the trained network's outputs on the calibration batches are not finite"
-                )
-
-    def _inside(self, surgery: Surgery, path: str) -> bool | None:
-        """Whether a norm of constant statistics has other operations after it; None if its output is not known."""
-        with suppress(UnsupportedEditError):
-            parts = inside_of(surgery, surgery.map.by_path[path])
-            if parts == Inside():
-                return False
-            return True if keeps_statistics(surgery.get(path)) and not parts.before else None
-        return None
-
-
-def _axis(module: nn.Module, output: Tensor) -> int:
-    """Return the channel axis of a layer's output; for a norm over several axes, the number of axes."""
-    several = isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) > 1
-    return output.dim() if several else channel_axis(module, output)
-
-
-_Kind = Literal["affine", "pointwise", "fixed"]
+    def __str__(self) -> str:
+        total = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
+        lines = [f"{self.scheme}: {total}", f"outputs: distance {arrow(*self.distance)}"]
+        if self.agreement is not None:
+            lines[-1] += f", largest value the same in {arrow(*(100 * share for share in self.agreement))} %"
+        return "\n".join([*lines, *map(str, self.norms)])
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A module `at` a path that is fitted to the noted rows of `target`, in layer or norm `path`."""
+    """A module `at` a path that is fitted to the noted rows of `target`, in place of the layer or norm `path`."""
 
     path: str
     at: str
     target: tuple[Tensor, ...]
     axis: int
-    kind: _Kind
+    kind: Literal["affine", "pointwise", "fixed"]
 
 
 @edit
@@ -120,41 +84,36 @@ class MatchStatistics(Edit):
         noted = surgery.calibration
         if not noted.outputs:
             raise surgery.unsupported("", "nothing was noted; NoteStatistics comes before the edits")
-        places = _places(surgery)
+        places, model = _places(surgery), surgery.model
         before, outputs = _measured(surgery, places)
-        least = max(
-            _EQUAL, *(torch.finfo(own.dtype).eps for own in surgery.model.parameters() if own.is_floating_point())
-        )
+        least = max(_EQUAL, *(torch.finfo(own.dtype).eps for own in model.parameters() if own.is_floating_point()))
         fitted = {place.path: place for place in places if place.kind != "fixed" and before[place.path] > least}
         after, fits = before, outputs
         if fitted:
-            kept = [
-                (own, own.detach().clone()) for place in fitted.values() for own in surgery.get(place.at).parameters()
-            ]
+            own_parameters = chain.from_iterable(surgery.get(place.at).parameters() for place in fitted.values())
+            kept = [(own, own.detach().clone()) for own in own_parameters]
             _fit(surgery, [*fitted.values()])
             after, fits = _measured(surgery, places)
             if _far(fits, noted.outputs) > _far(outputs, noted.outputs):
                 for own, value in kept:
                     own.data.copy_(value)
                 after, fits = before, outputs
-        noted.distance = _far(outputs, noted.outputs), _far(fits, noted.outputs)
-        agreed = [agreement(made, noted.outputs) for made in (outputs, fits)]
-        noted.agreement = None if agreed[0] is None or agreed[1] is None else (agreed[0], agreed[1])
+        outcomes = []
         for place in places:
-            there = before[place.path], after[place.path]
-            is_fitted = place.path in fitted and after is not before
-            outcome, reason = ("fitted", "") if is_fitted else _unfitted(surgery, place, there[0] <= least)
-            noted.outcomes.append(Outcome(place.path, outcome, *there, reason or _constant(place)))
-            if is_fitted:
-                surgery.record(place.path, "fitted: distance from the norm's outputs {:.3g} → {:.3g}".format(*there))
-        for path, norm in noted.folded.items():
-            if path not in after:
-                reason = norm.reason or f"into {', '.join(norm.layers)} {norm.side} it"
-                noted.outcomes.append(Outcome(path, norm.outcome, reason=reason))
-        noted.outcomes = [_with_statistics(own) if own.path in noted.given else own for own in noted.outcomes]
+            distances = before[place.path], after[place.path]
+            was_fitted = place.path in fitted and after is not before
+            outcomes.append(_outcome(surgery, place, was_fitted, *distances, least=least))
+            if was_fitted:
+                surgery.record(
+                    place.path, "fitted: distance from the norm's outputs {:.3g} → {:.3g}".format(*distances)
+                )
+        outcomes += [own for path, own in noted.folded.items() if path not in after]
+        far = _far(outputs, noted.outputs), _far(fits, noted.outputs)
         if fitted:
-            what = "distance from the trained network's outputs {:.3g} → {:.3g}"
-            surgery.record("", what.format(*noted.distance))
+            surgery.record("", "distance from the trained network's outputs {:.3g} → {:.3g}".format(*far))
+        agreed = [agreement(made, noted.outputs) for made in (outputs, fits)]
+        same = None if agreed[0] is None or agreed[1] is None else (agreed[0], agreed[1])
+        noted.report = TrainedReport("", tuple(outcomes), far, same)
 
 
 def _far(made: Sequence[Sequence[Tensor]], known: Sequence[Sequence[Tensor]]) -> float:
@@ -162,27 +121,42 @@ def _far(made: Sequence[Sequence[Tensor]], known: Sequence[Sequence[Tensor]]) ->
     return distance(chain.from_iterable(made), chain.from_iterable(known))
 
 
-def _unfitted(surgery: Surgery, place: _Place, is_equal: bool) -> tuple[str, str]:
-    """Return the outcome of a place that was not fitted, and the reason."""
-    if place.path in surgery.calibration.folded:
-        return "affine", surgery.calibration.folded[place.path].reason
-    if is_equal:
-        return "same", ""
-    if place.kind != "fixed":
-        return "left", "the fits moved the network's outputs away, and were taken back"
-    return "left", "it has no factor and shift to fit" if place.path in surgery.replaced else "the scheme keeps it"
+def agreement(made: Sequence[Sequence[Tensor]], expected: Sequence[Sequence[Tensor]]) -> float | None:
+    """Return the share of rows whose largest value is at the same place; None unless the output is rows of logits.
+
+    Outputs have shape (B, classes) or (B, T, classes).
+    """
+    same: list[Tensor] = []
+    for of_batch, known in zip(made, expected, strict=True):
+        if len(known) != 1 or known[0].dim() not in (2, 3) or known[0].shape[-1] < 2:
+            return None
+        if of_batch[0].shape != known[0].shape:
+            return None
+        same.append((of_batch[0].argmax(-1) == known[0].argmax(-1)).flatten().double())
+    return float(torch.cat(same).mean()) if same else None
 
 
-def _with_statistics(own: Outcome) -> Outcome:
-    """Add to an outcome that the norm had no running statistics."""
-    reasons = [own.reason, "with the statistics of the calibration batches, since it had none"]
-    return replace(own, reason=", ".join(filter(None, reasons)))
-
-
-def _constant(place: _Place) -> str:
-    """Say how many channels of the norm's output are constant, or return ""."""
-    count = int((variance_of(torch.cat(place.target, 1).double()) == 0).sum())
-    return f"{count} of its channels are constant" if count else ""
+def _outcome(
+    surgery: Surgery, place: _Place, was_fitted: bool, before: float, after: float, *, least: float
+) -> Outcome:
+    """Return the outcome of a place, with the reason."""
+    noted, path = surgery.calibration, place.path
+    constant = int((variance_of(torch.cat(place.target, 1).double()) == 0).sum())
+    reason = f"{constant} of its channels are constant" if constant else ""
+    if was_fitted:
+        made = Outcome(path, "fitted")
+    elif path in noted.folded:
+        made = Outcome(path, "affine", reason=noted.folded[path].reason)
+    elif before <= least:
+        made = Outcome(path, "same")
+    elif place.kind != "fixed":
+        made = Outcome(path, "left", reason="the fits moved the network's outputs away, and were taken back")
+    else:
+        why = "it has no factor and shift to fit" if path in surgery.replaced else "the scheme keeps it"
+        made = Outcome(path, "left", reason=why)
+    given = "with the statistics of the calibration batches, since it had none" if path in noted.given else ""
+    reasons = filter(None, (made.reason or reason, given))
+    return replace(made, reason=", ".join(reasons), before=before, after=after)
 
 
 def _places(surgery: Surgery) -> list[_Place]:
@@ -196,31 +170,27 @@ def _places(surgery: Surgery) -> list[_Place]:
         if folded is not None and (folded.outcome == "folded" or any(True for _ in module.children())):
             continue
         at = f"{path}.norm" if isinstance(module, nn.Sequential) and "norm" in module._modules else path
-        kind: _Kind = "affine"
-        module, axis = surgery.get(at), noted.axes[path]
+        module, known = surgery.get(at), surgery.map.by_path.get(path)
+        kind: Literal["affine", "pointwise", "fixed"] = "affine"
         if isinstance(module, ScaledStd):
             keep_scale_of_weight(module)
-            norm = norm_of.get(path, path)
-            rows = noted.rows.get(norm, rows)
-            if rows[0].shape != noted.rows[path][0].shape:
-                rows = noted.rows[path]
+            of_norm = noted.rows.get(norm_of.get(path, path), rows)
+            rows = of_norm if of_norm[0].shape == rows[0].shape else rows
         elif isinstance(module, Pointwise):
             kind = "pointwise"
-        elif path in surgery.map.by_path and surgery.map.by_path[path].kind == "weight":
+        elif known is not None and known.kind == "weight":
             continue
-        elif not (isinstance(module, ChannelAffine) or path in surgery.replaced) or not _takes_affine(
-            module, len(rows[0])
-        ):
+        elif not _takes_affine(module, len(rows[0])) or not (folded is not None or path in surgery.replaced):
             kind = "fixed"
         if kind != "fixed":
             _complete(module, len(rows[0]), holders)
-        places.append(_Place(path, at, tuple(rows), axis, kind))
+        places.append(_Place(path, at, tuple(rows), noted.axes[path], kind))
     return places
 
 
 def _names(module: nn.Module) -> tuple[str, str]:
     """Return the names of the factor and shift of a module."""
-    if isinstance(module, ChannelAffine):
+    if isinstance(module, FrozenAffine):
         return "scale", "shift"
     return "gain" if isinstance(module, ScaledStd) else "weight", "bias"
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from normless._internal.state import running
+from normless.affine.maps import has_hooks
 from normless.edits import Edit, Surgery
 from normless.edits.norm_places import inside_of
+from normless.edits.transformer import makes_queries
 from normless.errors import UnsupportedEditError
 from normless.nn import FreezableNorm, Tokens
 from normless.nn.channels import has_channels_first
 from normless.nn.freezable import Over
-from normless.removal.places import ORDER, Place, norms_by_place
-from normless.residual import Layer
+from normless.residual import Layer, ResidualBlock
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.description import describe, with_article
 
+Place = Literal["feed_forward", "attention", "qk", "other", "final"]
+
+# As Baroni et al. 2025: the norms of feed-forward layers before those of attentions, the final norm last.
+ORDER: tuple[Place, ...] = ("feed_forward", "attention", "qk", "other", "final")
+# What the map says of a norm of queries or keys.
+_COMPARED = "an attention"
 _EPSILONS = (1e-5, 1e-6, 1e-8, 1e-12)
 _ROUNDING = 1e-3
 
@@ -51,39 +58,38 @@ class FreezableNorms(Edit):
         for path, reason in surgery.map.directions.items():
             if path not in found:
                 surgery.record(path, f"kept: {reason}")
-        chosen = {
-            path: place
-            for path, place in found.items()
-            if not self._is_batch_norm(surgery, path) and place in self.order
-        }
-        if not chosen:
+        made, refused = self.beside(surgery)
+        for reason in refused.values():
+            raise UnsupportedEditError(reason)
+        for path in found:
+            old = None if ":" in path else surgery.get(path)
+            if old is not None and keeps_statistics(old):
+                surgery.record(path, f"kept: {with_article(describe(old))}, which normless.fold takes out")
+        if not made:
             raise self._nothing(surgery, found)
-        for path in chosen:
-            self._check(surgery, surgery.map.by_path[path])
-        seen = _seen(surgery, chosen)
-        length = _length(seen)
-        new = {path: self._freezable(surgery, surgery.map.by_path[path], *seen[path], length) for path in chosen}
-        for path, norm in new.items():
+        for path, norm in made.items():
             old = surgery.get(path)
             surgery.replace(path, norm)
-            surgery.record(path, f"{describe(old)} can be frozen, place {chosen[path]}")
-        self.places.update(chosen)
+            surgery.record(path, f"{describe(old)} can be frozen, place {found[path]}")
+            self.places[path] = found[path]
 
     def beside(self, surgery: Surgery) -> tuple[dict[str, FreezableNorm], dict[str, str]]:
         """Return by path the norms that would replace those of a network, which stays as it is, and refusals."""
         made, refused = dict[str, FreezableNorm](), dict[str, str]()
-        found = {
-            path: place for path, place in norms_by_place(surgery).items() if not self._is_batch_norm(surgery, path)
+        chosen = {
+            path: surgery.map.by_path[path]
+            for path, place in norms_by_place(surgery).items()
+            if place in self.order and (":" in path or not keeps_statistics(surgery.get(path)))
         }
-        for path in found:
+        for path, layer in chosen.items():
+            if reason := _reason_to_refuse(surgery, layer):
+                refused[path] = str(surgery.unsupported(path, reason))
+        seen = _seen(surgery, left) if (left := [path for path in chosen if path not in refused]) else {}
+        # The number of tokens in a sequence.
+        length = next((x.shape[1] for x, _ in seen.values() if x.dim() == 3), None)
+        for path, (x, y) in seen.items():
             try:
-                self._check(surgery, surgery.map.by_path[path])
-            except UnsupportedEditError as error:
-                refused[path] = str(error)
-        seen = _seen(surgery, left) if (left := {path: found[path] for path in found if path not in refused}) else {}
-        for path in seen:
-            try:
-                made[path] = self._freezable(surgery, surgery.map.by_path[path], *seen[path], _length(seen))
+                made[path] = self._freezable(surgery, chosen[path], x, y, length)
             except UnsupportedEditError as error:
                 refused[path] = str(error)
         return made, refused
@@ -99,28 +105,6 @@ class FreezableNorms(Edit):
             reason = "all of its norms are batch norms, which normless.fold takes out exactly"
             return surgery.unsupported(next(iter(found)), reason)
         return surgery.unsupported("", "it has no layer, RMS or group norm on these inputs")
-
-    def _is_batch_norm(self, surgery: Surgery, path: str) -> bool:
-        """Whether a norm keeps running statistics; record that it is kept."""
-        is_batch_norm = ":" not in path and keeps_statistics(surgery.get(path))
-        if is_batch_norm:
-            surgery.record(path, f"kept: {with_article(describe(surgery.get(path)))}, which normless.fold takes out")
-        return is_batch_norm
-
-    def _check(self, surgery: Surgery, layer: Layer) -> None:
-        """Refuse a norm that is not a module of its own, carries hooks, or has parameters besides γ and β."""
-        if ":" in layer.path:
-            reason = f"{layer.path.partition(':')[2]} is a function in forward code"
-            raise surgery.unsupported(layer.path, f"{reason}; make it a module, such as torch.nn.LayerNorm")
-        norm = surgery.get(layer.path)
-        if isinstance(norm, FreezableNorm):
-            raise surgery.unsupported(layer.path, "a removal has begun already; continue it by its load_state_dict")
-        if isinstance(norm, nn.modules.instancenorm._InstanceNorm) and norm.track_running_stats:
-            raise surgery.unsupported(layer.path, "it is an instance norm with running statistics")
-        if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
-            raise surgery.unsupported(layer.path, "it carries hooks, which do not move to another module")
-        if nn.utils.parametrize.is_parametrized(norm):
-            raise surgery.unsupported(layer.path, "its γ or β is parametrized; make it a plain parameter first")
 
     def _freezable(self, surgery: Surgery, layer: Layer, x: Tensor, y: Tensor, length: int | None) -> FreezableNorm:
         """Return the norm that computes what a norm computed on x, with its parameters."""
@@ -158,7 +142,45 @@ class FreezableNorms(Edit):
         )
 
 
-def _seen(surgery: Surgery, paths: Mapping[str, Place]) -> dict[str, tuple[Tensor, Tensor]]:
+def norms_by_place(surgery: Surgery) -> dict[str, Place]:
+    """Return the place of each norm by path, in execution order.
+
+    A norm in a block has the place of the block's branch. In a network without attention, all norms before its head
+    are `other`. Normalizations that define an output are left out.
+    """
+    found: dict[str, Place] = {layer.path: "other" for layer in surgery.norms()}
+    of_queries = {path for path, reason in surgery.map.directions.items() if reason.startswith(_COMPARED)}
+    attending = {block.name for block in surgery.map.walk() if _attends(surgery, block)}
+    for block in surgery.map.walk():
+        place: Place = "attention" if block.name in attending else "feed_forward" if attending else "other"
+        found |= {layer.path: place for layer in block.layers if layer.path in found}
+    found |= {layer.path: "final" for layer in surgery.map.head_layers if layer.path in found}
+    found |= {layer.path: "qk" for layer in surgery.map.layers() if layer.path in of_queries}
+    return {path: found[path] for path in surgery.map.by_path if path in found}
+
+
+def _attends(surgery: Surgery, block: ResidualBlock) -> bool:
+    """Whether a block's branch, without the blocks inside it, makes queries."""
+    inside: set[Layer] = {layer for inner in block.inner for layer in inner.layers}
+    return any(makes_queries(surgery, layer) for layer in block.branch_layers if layer not in inside)
+
+
+def _reason_to_refuse(surgery: Surgery, layer: Layer) -> str:
+    """Say why a norm cannot be replaced: it is not a module of its own, or carries what does not move; else ""."""
+    if ":" in layer.path:
+        name = layer.path.partition(":")[2]
+        return f"{name} is a function in forward code; make it a module, such as torch.nn.LayerNorm"
+    norm = surgery.get(layer.path)
+    if isinstance(norm, FreezableNorm):
+        return "a removal has begun already; continue it by its load_state_dict"
+    if isinstance(norm, nn.modules.instancenorm._InstanceNorm) and norm.track_running_stats:
+        return "it is an instance norm with running statistics"
+    if has_hooks(norm):
+        return "it carries hooks, which do not move to another module"
+    return "its γ or β is parametrized; make it a plain parameter first" * nn.utils.parametrize.is_parametrized(norm)
+
+
+def _seen(surgery: Surgery, paths: Sequence[str]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return input and output of each norm in its first run on the example inputs, in evaluation."""
     surgery.need_inputs("measures norms", "…")
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -204,11 +226,6 @@ def _position_axis(x: Tensor, over: Over, length: int | None) -> int | None:
     if x.dim() == 3:
         return -2
     return next((axis for axis in (-2, -3) if length is not None and x.shape[axis] == length), None)
-
-
-def _length(seen: Mapping[str, tuple[Tensor, Tensor]]) -> int | None:
-    """Return the number of tokens in a sequence, from the input of a norm with three axes."""
-    return next((x.shape[1] for x, _ in seen.values() if x.dim() == 3), None)
 
 
 def _agree(made: Tensor, y: Tensor) -> bool:

@@ -1,0 +1,9 @@
+from .folding import FoldReport as FoldReport
+from .folding import Outcome as Outcome
+from .folding import fold as fold
+from .inference import fuse_for_inference as fuse_for_inference
+from .maps import freeze as freeze
+from .match_statistics import TrainedReport as TrainedReport
+from .removal import Removal as Removal
+from .removal import remove_norms as remove_norms
+from .schedule import Freezing as Freezing
