@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.rates import RateGrid as RateGrid
     from normless_lab.sweeps.result_tables import SweepResult as SweepResult
     from normless_lab.sweeps.result_tables import further_points as further_points
+    from normless_lab.sweeps.result_tables import needed_runs as needed_runs
     from normless_lab.sweeps.result_tables import sweep_result as sweep_result
     from normless_lab.sweeps.runs import KINDS as KINDS
     from normless_lab.sweeps.runs import METRICS as METRICS

@@ -15,9 +15,9 @@ from normless.models import WideResNet, wide_resnet
 from normless_lab.sweeps import RateGrid, Sweep, axis_of
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
-from normless_papers.experiments.comparison import Comparison
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import carry_out
+from normless_papers.experiments.comparison import Comparison, compared
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
 
 BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64
@@ -89,30 +89,22 @@ def rates_at(effort: Effort, batch_size: int) -> RateGrid:
 
 def over_depths(
     context: Context,
+    *,
     methods: Iterable[str],
     depths: Sequence[int],
     width: int,
     effort: Effort,
-    *,
     metric: str = ACCURACY,
     column: str = "method",
-) -> Comparison:
-    """Train Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods), `depth`."""
+    **_: Any,
+) -> Training:
+    """Declare Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods), `depth`."""
     axes = {
         column: {method: dict(METHODS[method]) for method in methods},
         "depth": {str(depth): {"model": wide_resnet_text(depth, width)} for depth in depths},
     }
     sweep = effort.sweep(context, f"depth-{metric}", axes, batch_size=BATCH_SIZE)
-    return _compared(context, effort, [sweep], (metric,), "depth", column)
-
-
-def _compared(
-    context: Context, effort: Effort, sweeps: Sequence[Sweep], metrics: tuple[str, ...], axis: str, column: str
-) -> Comparison:
-    """Run sweeps, whose learning rates are extended for the optima by the metrics."""
-    control = {column: "batch_norm"}
-    runs = carry_out(context, *sweeps, metrics=metrics, effort=effort, control=control)
-    return Comparison(runs, effort.step, axis, column, metrics)
+    return effort.training(context, sweep, metrics=(metric,), control={column: "batch_norm"})
 
 
 def table_over_depths(
@@ -120,19 +112,30 @@ def table_over_depths(
     checks: Callable[[Comparison], Sequence[Check]],
     methods: Iterable[str],
     title: str,
-    **options: str,
+    *,
+    metric: str = ACCURACY,
+    column: str = "method",
 ) -> None:
-    """Register a table of the optima of some methods over depth; options as in `over_depths`.
+    """Register a table of the optima of some methods over depth; see `over_depths`.
 
     A budget may train some of the `methods` alone.
     """
     rows = tuple(methods)
 
-    @artefact(id, basis="training", checks=checks)
+    def trains(context: Context, *, methods: Sequence[str] = rows, **settings: Any) -> Training:
+        return over_depths(context, methods=methods, metric=metric, column=column, **settings)
+
+    @artefact(id, basis="training", checks=checks, trains=trains)
     def measure(
-        context: Context, *, depths: Sequence[int], width: int, effort: Effort, methods: Sequence[str] = rows
+        context: Context,
+        runs: Runs,
+        *,
+        depths: Sequence[int],
+        width: int,
+        effort: Effort,
+        methods: Sequence[str] = rows,
     ) -> Evidence:
-        return over_depths(context, methods, depths, width, effort, **options).by_depth(title)
+        return compared(runs, effort).by_depth(title)
 
 
 def batch_sweeps(
@@ -171,10 +174,10 @@ def over_batch_sizes(
     *,
     metrics: tuple[str, ...] = (ACCURACY, LOSS),
     **network: Any,
-) -> Comparison:
-    """Run `batch_sweeps`."""
+) -> Training:
+    """Declare `batch_sweeps`."""
     sweeps = batch_sweeps(context, name, methods, batch_sizes, effort, **network)
-    return _compared(context, effort, sweeps, metrics, "batch_size", "method")
+    return effort.training(context, *sweeps, metrics=metrics, control={"method": "batch_norm"})
 
 
 def figure_over_batch_sizes(
@@ -195,10 +198,15 @@ def figure_over_batch_sizes(
     `metrics`; `quantity` is the name and value of the single published number.
     """
 
-    @artefact(id, basis="training", checks=checks)
-    def measure(
+    def trains(
         context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
-    ) -> Evidence:
+    ) -> Training:
         network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
-        facts = over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=metrics, **network)
+        return over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=metrics, **network)
+
+    @artefact(id, basis="training", checks=checks, trains=trains)
+    def measure(
+        context: Context, runs: Runs, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
+    ) -> Evidence:
+        facts = compared(runs, effort)
         return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import UNKNOWN, Check, Estimate, difference, near, single_run
 from normless_papers.claims.training import chance_of, is_control
-from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.comparison import Comparison, compared
 from normless_papers.experiments.de_smith import ACCURACY, over_batch_sizes
-from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
 
 GHOST_BATCH_SIZE = 256
 # The usual value of He et al.; the papers do not state theirs for ImageNet.
@@ -107,17 +109,21 @@ class ImageNetComparison(Comparison):
 
 
 def on_imagenet(
-    context: Context, methods: Mapping[str, str], batch_sizes: Sequence[int], *, model: str, effort: Effort
-) -> ImageNetComparison:
-    """Run a table's methods, given as schemes by name, with a network given as text."""
+    context: Context, *, methods: Mapping[str, str], batch_sizes: Sequence[int], model: str, effort: Effort
+) -> Training:
+    """Declare a table's methods, given as schemes by name, with a network given as text."""
     settings = {
         method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} | (FIXUP if scheme == "fixup" else {})
         for method, scheme in methods.items()
     }
     channels = "" if effort.channels is None else f", channels={effort.channels}"
     network: dict[str, Any] = {"model": f"{model.removesuffix(')')}{channels})", "ghost": GHOST_BATCH_SIZE}
-    runs = over_batch_sizes(context, "imagenet", settings, batch_sizes, effort, metrics=(ACCURACY,), **network)
-    return ImageNetComparison(**vars(runs))
+    return over_batch_sizes(context, "imagenet", settings, batch_sizes, effort, metrics=(ACCURACY,), **network)
+
+
+def compared_on_imagenet(runs: Runs, effort: Effort) -> ImageNetComparison:
+    """Return the comparison of runs on ImageNet."""
+    return ImageNetComparison(**vars(compared(runs, effort)))
 
 
 def imagenet_table(
@@ -128,7 +134,8 @@ def imagenet_table(
     title: str,
 ) -> None:
     """Register a table of accuracies by method and batch size; see `on_imagenet`."""
+    trains = partial(on_imagenet, methods=methods, model=model)
 
-    @artefact(id, basis="training", checks=checks)
-    def measure(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
-        return on_imagenet(context, methods, batch_sizes, model=model, effort=effort).accuracies(title)
+    @artefact(id, basis="training", checks=checks, trains=trains)
+    def measure(context: Context, runs: Runs, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
+        return compared_on_imagenet(runs, effort).accuracies(title)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from normless_lab.sweeps import MissingRunsError, PlannedLaboratory
+from normless_lab.sweeps import Laboratory, needed_runs
+from normless_lab.train import Settings
 from normless_lab.train.arithmetic import device_name
-from normless_papers.artefact import Budget, Context, artefact_of
+from normless_papers.artefact import Artefact, Budget, Context, artefact_of
 from normless_papers.pages.headline import headlines
 from normless_papers.planning.speeds import Speeds, seconds_of_artefact
 from normless_papers.published import published_as
+from normless_papers.results.reproduce import laboratory_in
 from normless_papers.results.reproduction import plain
 from normless_papers.results.storage import load
 
@@ -50,18 +51,30 @@ def claims_at(budget: Budget) -> dict[str, tuple[str, ...]]:
     }
 
 
+def missing_runs(artefact: Artefact, context: Context, laboratory: Laboratory) -> tuple[dict[str, Settings], int]:
+    """Return the configurations of the runs by hash that an artefact lacks, and the number of all that it needs.
+
+    Learning rates may be extended once these are finished.
+    """
+    missing, every = dict[str, Settings](), set[str]()
+    for training in artefact.trainings(context).values():
+        for sweep in training.sweeps:
+            needed = needed_runs(sweep, training.metrics, laboratory.state.read)
+            missing |= {name: point.config for name, point in needed.missing.items()}
+            every |= {name for name, _ in needed.points}
+    return missing, len(every)
+
+
 def needs_of(names: Iterable[str], budget: Budget, out: Path, **options: Any) -> dict[str, Need]:
     """Return by id what the unfinished artefacts among some need; nothing is trained.
-
-    An artefact that requests runs several times, each by the results of the last, needs at least those returned.
 
     Args:
         out: folder of results.
         options: fields of `Context`.
     """
-    with PlannedLaboratory(out / "laboratory") as laboratory, tempfile.TemporaryDirectory() as folder:
+    with laboratory_in(out) as laboratory, tempfile.TemporaryDirectory() as folder:
         speeds = Speeds(list(laboratory.state.read(laboratory.state.hashes()).values()), _device())
-        context = Context(budget, laboratory, Path(folder), **options)
+        context = Context(budget, Path(folder), **options)
         asked = {"data": context.data, "data_root": context.data_root, "seed": context.seed}
         needs = {}
         for name in dict.fromkeys(names):
@@ -73,10 +86,8 @@ def needs_of(names: Iterable[str], budget: Budget, out: Path, **options: Any) ->
             if artefact.basis != "training":
                 needs[name] = Need(seconds=seconds_of_artefact(name))
                 continue
-            laboratory.missing = {}
-            with suppress(MissingRunsError):
-                artefact.function(context, **settings)
-            needs[name] = Need({name: speeds.seconds(run.config) for name, run in laboratory.missing.items()})
+            missing, _ = missing_runs(artefact, context, laboratory)
+            needs[name] = Need({name: speeds.seconds(config) for name, config in missing.items()})
         return needs
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from normless.code_names import names_of_data
-from normless_lab.sweeps import PlannedLaboratory, RunRow
+from normless_lab.sweeps import Laboratory, RunRow
 from normless_papers.budgets import Budget
 from normless_papers.planning.plan import claims_at
 from normless_papers.results.reproduce import laboratory_in, reproduce
@@ -45,7 +45,7 @@ def merged(folders: Sequence[Path]) -> Iterator[tuple[Path, list[str]]]:
                     shutil.copytree(folder_of(folder, result.id, result.budget), place)
                 own = {key: value for key, value in result.asked.items() if key != "settings"}
                 asked[result.id, result.budget] = asked.get((result.id, result.budget)) or own
-        with PlannedLaboratory(out / "laboratory") as laboratory:
+        with laboratory_in(out) as laboratory:
             for (artefact, budget), options in asked.items():
                 _remake(artefact, budget, out, laboratory, **options)
         yield out, differing
@@ -86,10 +86,10 @@ def _difference(first: RunRow, second: RunRow) -> str:
     return ", ".join(f"{name} {one} and {other}" for name, one, other in texts if one != other)
 
 
-def _remake(artefact: str, budget: Budget, out: Path, laboratory: PlannedLaboratory, **options: Any) -> None:
+def _remake(artefact: str, budget: Budget, out: Path, laboratory: Laboratory, **options: Any) -> None:
     """Make an artefact from the rows in a folder, or leave it out if some are missing."""
     if load(out, artefact, budget) is None:
         with names_of_data(f"The result of {artefact}"):
-            result = reproduce(artefact, budget, out=out, laboratory=laboratory, **options)
+            result = reproduce(artefact, budget, out=out, laboratory=laboratory, trains=False, **options)
         if result.error:
             shutil.rmtree(folder_of(out, artefact, budget))

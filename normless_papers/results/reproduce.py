@@ -42,6 +42,7 @@ def reproduce(
     workers: int | None = None,
     again: bool = False,
     laboratory: Laboratory | None = None,
+    trains: bool = True,
 ) -> Reproduction:
     """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
@@ -55,6 +56,7 @@ def reproduce(
         workers: processes that share the cores for training runs; one per core if None.
         again: carry it out even if there is a result; finished training runs are kept.
         laboratory: carries out the runs instead of the one in `out`; `workers` is then ignored.
+        trains: whether missing runs are trained; without them the result is an error.
 
     Raises:
         UnknownArtefactError: there is no such artefact.
@@ -82,7 +84,8 @@ def reproduce(
             nullcontext(laboratory) if laboratory else laboratory_in(out, workers) as lab,
             own_folder(out, id, budget) as own,
         ):
-            result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed, weights), asked)
+            context = Context(budget, own, data, data_root, seed, weights)
+            result, axes = _carried_out(artefact, context, lab, asked, trains=trains)
     except StoppedError:
         # The same command resumes its runs.
         raise
@@ -136,7 +139,9 @@ def own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: A
             folder.rmdir()
 
 
-def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
+def _carried_out(
+    artefact: Artefact, context: Context, laboratory: Laboratory, asked: Mapping[str, Any], *, trains: bool
+) -> tuple[Reproduction, Axes | None]:
     """Return the result and its figure; a figure that cannot be drawn is an error beside the numbers."""
     import torch
 
@@ -145,8 +150,8 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
 
     # Random numbers without an own generator do not depend on earlier artefacts.
     torch.manual_seed(context.seed)
-    context.lab.asked.clear()
-    evidence = artefact.function(context, **artefact.settings[context.budget])
+    runs = artefact.runs(context, laboratory, missing=trains)
+    evidence = artefact.measure(context, runs)
     axes, error = None, ""
     if evidence.draw is not None:
         try:
@@ -172,7 +177,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         setup=plain(evidence.setup),
         remarks=(*artefact.remarks, *evidence.remarks),
         error=error,
-        runs=tuple(sorted(context.lab.asked)),
+        runs=tuple(sorted({name for own in runs.values() for name in own.table["hash"]})),
         figure="" if axes is None else description(axes),
     )
     return result, axes

@@ -15,7 +15,8 @@ import pandas as pd
 from normless.code_names import names_of_data
 from normless.saving import digest_of_values, replaced
 from normless_lab.process import read_table
-from normless_lab.sweeps import MissingRunsError, PlannedLaboratory, RunRow
+from normless_lab.sweeps import RunRow
+from normless_papers.artefact import MissingRunsError
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.pages.headline import DECIDING
 from normless_papers.published import published
@@ -87,10 +88,10 @@ def rebuilt(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="normless-report-") as folder:
         out = Path(folder)
         trained = add_rows(path, out)
-        with PlannedLaboratory(out / "laboratory") as laboratory:
+        with laboratory_in(out) as laboratory:
             for artefact, budget in trained:
                 with names_of_data(path):
-                    result = reproduce(artefact, budget, out=out, laboratory=laboratory)
+                    result = reproduce(artefact, budget, out=out, laboratory=laboratory, trains=False)
                 if result.error:
                     raise MissingRunsError(f"{artefact} cannot be made from {path}: {result.error}")
         yield out

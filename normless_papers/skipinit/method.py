@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 
 import pandas as pd
@@ -23,10 +24,11 @@ from normless_papers.claims.agreement import (
     unscaled_weights,
     worst_agreement,
 )
-from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.comparison import Comparison, compared
 from normless_papers.experiments.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.imagenet_comparison import imagenet_table, on_imagenet
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.imagenet_comparison import compared_on_imagenet, imagenet_table, on_imagenet
+from normless_papers.experiments.runs import Runs
 from normless_papers.networks.multipliers import blocks_at_start, placement
 from normless_papers.networks.published_schemes import convert
 from normless_papers.networks.reference_forward import disturbed, multipliers
@@ -57,8 +59,15 @@ def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparis
     ]
 
 
-@artefact("skipinit/skipinit", basis="training", checks=_skipinit_checks)
-def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int], effort: Effort) -> Evidence:
+@artefact(
+    "skipinit/skipinit",
+    basis="training",
+    checks=_skipinit_checks,
+    trains=partial(over_depths, methods=("batch_norm", *STARTS.values()), column="variant"),
+)
+def skipinit(
+    context: Context, own_runs: Runs, *, depth: int, width: int, depths: Sequence[int], effort: Effort
+) -> Evidence:
     with seeded(context.seed):
         original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         agreements = (
@@ -71,7 +80,7 @@ def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int],
         sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
         for network in (original, convert(original, "skipinit"))
     )
-    runs = over_depths(context, ("batch_norm", *STARTS.values()), depths, width, effort, column="variant")
+    runs = compared(own_runs, effort)
     trained = runs.by_depth("SkipInit and batch norm")
     own = {
         "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
@@ -131,12 +140,18 @@ def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -
     ]
 
 
-@artefact("skipinit/scalar-bias-v1", basis="training", checks=_scalar_bias_checks)
-def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
+def _at_smallest_batch(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Training:
+    return on_imagenet(context, methods=METHODS, batch_sizes=batch_sizes[:1], model=RESNET_V1, effort=effort)
+
+
+@artefact("skipinit/scalar-bias-v1", basis="training", checks=_scalar_bias_checks, trains=_at_smallest_batch)
+def scalar_bias(
+    context: Context, own_runs: Runs, *, side: int, batch_sizes: Sequence[int], effort: Effort
+) -> Evidence:
     with seeded(context.seed):
         algorithm = _algorithm(side)
     size = batch_sizes[0]
-    runs = on_imagenet(context, METHODS, [size], model=RESNET_V1, effort=effort)
+    runs = compared_on_imagenet(own_runs, effort)
     top1 = {method: runs.reached(method, size) for method in METHODS}
     table = agreement_table(algorithm[2])
     trained = pd.DataFrame(

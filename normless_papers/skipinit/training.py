@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, larger, not_asked
 from normless_papers.evidence import with_quantities
-from normless_papers.experiments.comparison import SMALL_BATCH, Comparison
+from normless_papers.experiments.comparison import SMALL_BATCH, Comparison, compared
 from normless_papers.experiments.de_smith import (
     ACCURACY,
     LOSS,
@@ -24,7 +24,8 @@ from normless_papers.experiments.de_smith import (
     table_over_depths,
     wide_resnet_text,
 )
-from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
 
 COLUMN = "variant"
 DEPTHS = (16, 100, 1000)
@@ -231,17 +232,29 @@ def _ghost_batch_size(facts: tuple[Comparison, Comparison]) -> list[Check]:
     ]
 
 
-@artefact("skipinit/ghost-batch-size", basis="training", checks=_ghost_batch_size)
-def ghost_batch_size(
+def _whole_and_ghost(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
-) -> Evidence:
+) -> dict[str, Training]:
     model = wide_resnet_text(depth, width)
-    whole, ghost = (
-        over_batch_sizes(
+    return {
+        name: over_batch_sizes(
             context, name, COMPARED[:1], batch_sizes, effort, model=model, ghost=size, metrics=(ACCURACY,)
         )
         for name, size in ((WHOLE_BATCHES, None), (GHOST_BATCHES, GHOST))
-    )
+    }
+
+
+@artefact("skipinit/ghost-batch-size", basis="training", checks=_ghost_batch_size, trains=_whole_and_ghost)
+def ghost_batch_size(
+    context: Context,
+    runs: Mapping[str, Runs],
+    *,
+    batch_sizes: Sequence[int],
+    depth: int,
+    width: int,
+    effort: Effort,
+) -> Evidence:
+    whole, ghost = (compared(runs[name], effort) for name in (WHOLE_BATCHES, GHOST_BATCHES))
     named = {"whole batch": whole, f"ghost batches of {GHOST}": ghost}
     optima = [facts.runs.optima(ACCURACY).assign(statistics=name) for name, facts in named.items()]
     tables = [facts.table().assign(quantity="optimum", statistics=name) for name, facts in named.items()]

@@ -21,7 +21,7 @@ from normless_papers.experiments.de_smith import (
     table_over_depths,
     wide_resnet_text,
 )
-from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.imagenet_comparison import ImageNetComparison, imagenet_table
 from normless_papers.experiments.runs import Runs
 from normless_papers.plots import OPTIMA_BY_NAME
@@ -62,11 +62,13 @@ def _table_1(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("zeroinit/table-1", basis="training", checks=_table_1)
-def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
+def _of_every_part(context: Context, *, width: int, effort: Effort) -> Training:
     model = wide_resnet_text(16, width)
-    runs = over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None).runs
+    return over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None)
 
+
+@artefact("zeroinit/table-1", basis="training", checks=_table_1, trains=_of_every_part)
+def ablation(context: Context, runs: Runs, *, width: int, effort: Effort) -> Evidence:
     def draw() -> Axes:
         panels, inks = new_panels(1, 2, width=4.9, height=3.2), inks_of({method: scheme_of(method) for method in RUN})
         labels = {ACCURACY: ("Test accuracy", "percent"), LOSS: ("Training loss with the L2 term", "nats")}
