@@ -16,7 +16,7 @@ from normless_lab.data import sources_of
 from normless_lab.sweeps import RateGrid, Sweep
 from normless_papers.budgets import Budget
 from normless_papers.experiments.image_runs import PaperConfig
-from normless_papers.networks.published_schemes import axes_as_printed
+from normless_papers.networks.seeded_inputs import axes_as_printed
 from normless_papers.text import LabelledText, ParallelText
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from normless_papers.claims.agreement import Agreement, observed, worst_agreemen
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.plots import GROWTH
 
 

@@ -17,10 +17,8 @@ from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, Test, Tests, decades_over_draws, decided, exceeds, over_draws
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
-from normless_papers.theory.parameter_sets import candidate_sets
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
+from normless_papers.theory.homogeneity import InputGradientBounds, SetGradientBounds, candidate_sets
 
 # Relative error of float32 inner products of long vectors, in units of the loss.
 ROUNDING = 1e-3

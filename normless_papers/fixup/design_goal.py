@@ -26,8 +26,7 @@ from normless_papers.claims import (
     over_draws,
 )
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.probes import function_update_table
 
 WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}

@@ -16,8 +16,7 @@ from normless.probes import RideAlong, every
 from normless_lab.plots import lines, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, Tests, exceeds, over_draws, replicates
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.probes import WeightDynamics
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"

@@ -10,9 +10,8 @@ from normless.models import resnet, resnet_cifar
 from normless_lab.plots import QUIET, Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Test, Tests, decided
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
-from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
+from normless_papers.networks.seeded_inputs import convert, seeded
+from normless_papers.theory.homogeneity import homogeneous_sets, input_homogeneity
 
 FACTORS = (0.5, 2.0, 3.0, 0.7)
 # Rounding errors are smaller.

@@ -16,9 +16,8 @@ from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
-from normless_papers.networks.published_schemes import convert
 from normless_papers.networks.reference_forward import disturbed, gradients, resnet_by_fixup
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 
 # ResNet-110 has one multiplier per branch, and 4 biases per block, one after the stem and one before the classifier.

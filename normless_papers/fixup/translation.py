@@ -21,8 +21,7 @@ from normless_papers.claims.training import runs_train
 from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs, chosen, evidence_of
 from normless_papers.fixup.cifar import by_data
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
 

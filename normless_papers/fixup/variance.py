@@ -13,8 +13,7 @@ from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, near, over_draws
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import GROWTH
 
 # log₂ of the growth per block by each network's law; the tolerance of it and of the ratio of variances.

@@ -32,9 +32,8 @@ from normless_papers.artefact import Context, artefact_of
 from normless_papers.budgets import Budget
 from normless_papers.planning.plan import missing_runs
 from normless_papers.results.reproduce import laboratory_in, reproduce
-from normless_papers.results.reproduction import Reproduction, plain
+from normless_papers.results.reproduction import Reproduction, load, plain
 from normless_papers.results.run_file import add_rows
-from normless_papers.results.storage import load
 
 CLOCK = time.monotonic
 # A process that is killed loses at most this much of a run.

@@ -18,8 +18,7 @@ from normless_papers.artefact import Artefact, Context, artefact_of, published_o
 from normless_papers.budgets import Budget
 from normless_papers.distance import distance_of
 from normless_papers.published import published
-from normless_papers.results.reproduction import Reproduction, ResultError, plain
-from normless_papers.results.storage import folder_of, load, save
+from normless_papers.results.reproduction import Reproduction, ResultError, folder_of, load, plain, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +51,7 @@ def reproduce(
     Args:
         id: of the artefact, such as `fixup/table-1`; FILE.py:NAME or MODULE:NAME for one of another paper.
         budget, data, data_root, seed, weights: see `Context`.
-        out: folder of the results, see `normless_papers.results.storage`, and of the runs that artefacts share.
+        out: folder of the results, see `normless_papers.results.reproduction`, and of the runs that artefacts share.
         workers: processes that share the cores for training runs; one per core if None.
         again: carry it out even if there is a result; finished training runs are kept.
         laboratory: carries out the runs instead of the one in `out`; `workers` is then ignored.

@@ -17,8 +17,7 @@ from normless.probes import probe
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close, near, over_draws
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded, training_batch
+from normless_papers.networks.seeded_inputs import convert, seeded, training_batch
 from normless_papers.plots import GROWTH
 
 

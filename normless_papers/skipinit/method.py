@@ -25,15 +25,25 @@ from normless_papers.claims.agreement import (
     worst_agreement,
 )
 from normless_papers.experiments.comparison import Comparison, compared
-from normless_papers.experiments.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
+from normless_papers.experiments.de_smith import (
+    RESNET_V1,
+    built_wide_resnet,
+    compared_on_imagenet,
+    imagenet_table,
+    on_imagenet,
+    over_depths,
+    scheme_of,
+)
 from normless_papers.experiments.effort import Effort, Training
-from normless_papers.experiments.imagenet_comparison import compared_on_imagenet, imagenet_table, on_imagenet
 from normless_papers.experiments.runs import Runs
-from normless_papers.networks.multipliers import blocks_at_start, placement
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.reference_forward import disturbed, multipliers
-from normless_papers.networks.regularized import regularized_facts
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.reference_forward import (
+    blocks_at_start,
+    disturbed,
+    multipliers,
+    placement,
+    regularized_facts,
+)
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
 

@@ -12,8 +12,7 @@ from normless.nn import GhostBatchNorm2d
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 
 

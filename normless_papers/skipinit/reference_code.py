@@ -22,10 +22,8 @@ from normless_papers.claims.agreement import (
     worst_agreement,
 )
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.multipliers import blocks_at_start
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.reference_forward import Parts, disturbed, multipliers, scaled
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.reference_forward import Parts, blocks_at_start, disturbed, multipliers, scaled
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 
 # (Output channels, bottleneck channels, stride) of every block of every group, as printed.

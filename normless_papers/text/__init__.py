@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
-    from normless_papers.text.byte_pairs import BytePairs as BytePairs
     from normless_papers.text.config import TextConfig as TextConfig
+    from normless_papers.text.config import TextResult as TextResult
     from normless_papers.text.config import TranslationConfig as TranslationConfig
+    from normless_papers.text.config import TranslationResult as TranslationResult
     from normless_papers.text.kinds import TRAIN_TEXT as TRAIN_TEXT
     from normless_papers.text.kinds import TRAIN_TRANSLATION as TRAIN_TRANSLATION
-    from normless_papers.text.results import TextResult as TextResult
-    from normless_papers.text.results import TranslationResult as TranslationResult
-    from normless_papers.text.search import beam_search as beam_search
-    from normless_papers.text.text_batches import TextData as TextData
     from normless_papers.text.text_sets import LabelledText as LabelledText
     from normless_papers.text.text_sets import ParallelText as ParallelText
+    from normless_papers.text.text_task import TextData as TextData
+    from normless_papers.text.tokens import BytePairs as BytePairs
+    from normless_papers.text.translating import beam_search as beam_search
     from normless_papers.text.translating import bleu as bleu
     from normless_papers.text.translating import translate as translate
-    from normless_papers.text.translation_batches import TranslationData as TranslationData
+    from normless_papers.text.translation_task import TranslationData as TranslationData
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from normless_papers.text.reading import read_lines
+from normless_papers.text.labelled_tables import read_lines
 from normless_papers.text.text_sets import LabelledSentences, LabelledText, Pairs, ParallelText
 
 CLASSES = ("negative", "positive")

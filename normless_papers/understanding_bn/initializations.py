@@ -22,8 +22,7 @@ from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
 from normless_papers.evidence import QUANTITY
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
 """The schemes without batch norm and with it, both with Xavier's weights."""

@@ -15,8 +15,7 @@ from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Test, Tests, decided, equals
 from normless_papers.theory.fuss_catalan import density, density_table
-from normless_papers.theory.gradient_descent import descent_table
-from normless_papers.theory.linear_networks import linear_systems
+from normless_papers.theory.linear_networks import descent_table, linear_systems
 
 
 def _parametrization(curves: pd.DataFrame) -> Tests:

@@ -18,8 +18,8 @@ from normless_papers.claims import Test, Tests, decided, equals, exceeds, in_all
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.theory.fuss_catalan import density_table, support_edge
-from normless_papers.theory.matrix_factors import Entries
 from normless_papers.theory.singular_values import (
+    Entries,
     conditioning_table,
     distance_between,
     distance_to_law,

@@ -34,8 +34,7 @@ from normless_papers.claims import (
 from normless_papers.claims.training import LEAST
 from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.understanding_bn.rate_search import SCHEMES
 
 AXIS = "configuration"

@@ -22,10 +22,8 @@ from normless_papers.experiments.comparison import Comparison, compared
 from normless_papers.experiments.de_smith import built_wide_resnet, over_depths, scheme_of
 from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs, chosen
-from normless_papers.networks.multipliers import blocks_at_start
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.regularized import RegularizedFacts, regularized_facts
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.networks.reference_forward import RegularizedFacts, blocks_at_start, regularized_facts
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.published import published_as
 

@@ -16,13 +16,14 @@ from normless_papers.experiments.de_smith import (
     LOSS,
     RESNET_V1,
     RESNET_V2,
+    ImageNetComparison,
+    imagenet_table,
     over_batch_sizes,
     scheme_of,
     table_over_depths,
     wide_resnet_text,
 )
 from normless_papers.experiments.effort import Effort, Training
-from normless_papers.experiments.imagenet_comparison import ImageNetComparison, imagenet_table
 from normless_papers.experiments.runs import Runs
 from normless_papers.plots import OPTIMA_BY_NAME
 

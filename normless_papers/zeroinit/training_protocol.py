@@ -29,8 +29,7 @@ from normless_papers.experiments.de_smith import (
     wide_resnet_text,
 )
 from normless_papers.experiments.effort import Effort
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.published import published_as
 

@@ -14,8 +14,7 @@ from normless_lab.sweeps import RunRow
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.pages.headline import headlines
-from normless_papers.planning.plan import Need, Step, claim_minutes, needs_of, steps_of
-from normless_papers.planning.speeds import Speeds, shared_seconds
+from normless_papers.planning.plan import Need, Speeds, Step, claim_minutes, needs_of, shared_seconds, steps_of
 
 
 def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConfig:

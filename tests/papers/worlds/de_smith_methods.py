@@ -10,7 +10,7 @@ import pandas as pd
 from papers_runs import Optima, Optimum, measured
 
 from normless_papers.claims import Estimate
-from normless_papers.networks.regularized import RegularizedFacts
+from normless_papers.networks.reference_forward import RegularizedFacts
 from normless_papers.published import published_as
 from normless_papers.zeroinit.initialization import WITH, WITHOUT
 from worlds.world import World, agreements, drawn, printed
