@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -18,6 +18,7 @@ from normless_papers.budgets import BUDGETS as BUDGETS
 from normless_papers.budgets import Budget as Budget
 from normless_papers.budgets import typed
 from normless_papers.claims import Basis, Check, Tests, checks_by, qualified
+from normless_papers.claims.declared import declared
 from normless_papers.evidence import Evidence as Evidence
 from normless_papers.published import Published, UnknownArtefactError, entries_of, published, published_as
 
@@ -181,7 +182,7 @@ def artefact(
     id: str,  # noqa: A002 - the papers' index uses this name
     *,
     basis: Basis,
-    checks: Callable[[Any], Sequence[Check] | Tests],
+    checks: Callable[[Any], Sequence[Check] | Tests] | None = None,
     trains: Callable[..., Trainings] | None = None,
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
     """Register the function that measures an artefact.
@@ -192,7 +193,8 @@ def artefact(
     Args:
         id: `PAPER/NAME`.
         basis: what the checks rest on.
-        checks: returns checks of the claim, or tests by claim, given the function's `Evidence.facts`.
+        checks: returns checks of the claim, or tests by claim, given the function's `Evidence.facts`; if None, they
+            are those of the entry's `claims`.
         trains: returns what is trained, one `Training` or several by name, given a context and the settings; the
             function then takes its `Runs`, or these by name, after the context.
 
@@ -203,7 +205,8 @@ def artefact(
 
     def register(function: Callable[..., Evidence]) -> Artefact:
         entry = published().get(id) or _published_beside(function, id)
-        return ARTEFACTS.register(id)(Artefact(entry, basis, function, checks_by(checks), trains))
+        made = partial(declared, entry.claims) if checks is None else checks_by(checks)
+        return ARTEFACTS.register(id)(Artefact(entry, basis, function, made, trains))
 
     return register
 

@@ -211,6 +211,14 @@ class Measured:
         """Return the rows of one kind of network, a row per draw; columns are (quantity, label)."""
         return self.by_draw(batch_norm=batch_norm).reset_index().pivot(index="draw", columns=columns)
 
+    def series(self, column: str, label: str, *, batch_norm: bool) -> pd.Series:
+        """Return a column of one kind of network, the mean over the rows of each draw, or those of a label."""
+        rows, (name, _, value) = self.by_draw(batch_norm=batch_norm), label.partition("=")
+        if label:
+            rows = rows[rows[name].astype(str) == value]
+        values: pd.Series = rows.groupby(level="draw")[column].mean()
+        return values
+
     @property
     def both(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """`by_draw` without batch norm and with it."""

@@ -43,7 +43,7 @@ def definition(right: bool) -> Any:
 
 def skipinit(right: bool) -> Any:
     optima = trained_or_not(right, "variant", "skipinit/table-3")
-    facts = measured("skipinit/skipinit", optima, depth=10, width=1)[0].facts
+    facts = measured("skipinit/skipinit", optima, depth=10, width=1).facts
     return (5, 0 if right else 2), agreements(agree=right), facts[2]
 
 
@@ -54,7 +54,7 @@ def regularized(right: bool, drops: Mapping[str, float]) -> RegularizedFacts:
 
 def zeroinit(right: bool) -> Any:
     optima = trained_or_not(right, "method", "zeroinit/table-2", "zeroinit/table-3")
-    facts = measured("zeroinit/zeroinit", optima, depth=10, width=1, draws=20)[0].facts
+    facts = measured("zeroinit/zeroinit", optima, depth=10, width=1, draws=20).facts
     return regularized(right, printed("zeroinit/zeroinit")), facts[1]
 
 
@@ -174,7 +174,7 @@ def initial_loss(right: bool) -> Any:
         "data": "gaussian(image_shape=(3, 8, 8), train=2)",
     }
     optima = trained_or_not(right, "method", "zeroinit/table-2", "zeroinit/table-3")
-    facts = measured("zeroinit/l2-dominates-initial-loss", optima, **small)[0].facts
+    facts = measured("zeroinit/l2-dominates-initial-loss", optima, **small).facts
     shares, entropies = ((0.2, 0.6, 0.95), (2.3,) * 3) if right else ((0.4, 0.3, 0.2), (2.3, 23.0, 230.0))
     depths = (16, 100, 1000)
     both = (dict(zip(depths, map(drawn, values), strict=True)) for values in (shares, entropies))

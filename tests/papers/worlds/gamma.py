@@ -113,14 +113,13 @@ def training(artefact: str, right: bool) -> Any:
         return Optimum(value, exponent=-4, deviation=0.02)
 
     translates = artefact in {"gamma/table-3", "gamma/guideline-4t", "gamma/guideline-1t"}
-    context, _ = made_up(by_optima(optima, translates=translates), extends=True)
-    found = artefact_of(artefact)
-    settings = dict(found.settings["paper"])
+    found, changes = artefact_of(artefact), dict[str, Any]()
     if artefact in IMAGES:
-        settings["effort"] = replace(settings["effort"], rates=RateGrid((2.0**-4,), None))
+        changes["effort"] = replace(found.settings["paper"]["effort"], rates=RateGrid((2.0**-4,), None))
+    context, runs = made_up(artefact, by_optima(optima, translates=translates), extends=True, **changes)
     if artefact == "gamma/guideline-1":
-        return compared_by_role(context, settings["effort"]), shares(right)
-    return found.function(context, **settings)
+        return compared_by_role(context, runs[""]), shares(right)
+    return found.measure(context, runs, **changes)
 
 
 def shares(right: bool) -> pd.DataFrame:
