@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from normless.errors import NormlessError
 from normless.registry import Registry
 from normless_papers.budgets import BUDGETS as BUDGETS
+from normless_papers.budgets import Aspect, aspects_of, typed
 from normless_papers.budgets import Budget as Budget
-from normless_papers.budgets import typed
 from normless_papers.claims import Basis, Check, Tests, checks_by, qualified
 from normless_papers.claims.declared import declared
 from normless_papers.evidence import Evidence as Evidence
@@ -124,6 +124,11 @@ class Artefact:
             # Only some artefacts have designs for the campaign or are enlarged for a card.
             budgets = {**dict.fromkeys(("cpu", "deep", "gpu"), budgets["small"]), **budgets}
         return {budget: typed(self.function, budgets[budget]) for budget in BUDGETS if budget in budgets}
+
+    @property
+    def aspects(self) -> dict[str, Aspect]:
+        """What its settings decide, as annotated."""
+        return aspects_of(self.function)
 
     @property
     def remarks(self) -> tuple[str, ...]:

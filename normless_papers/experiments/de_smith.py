@@ -18,6 +18,7 @@ from typing import Any
 from normless.models import WideResNet, wide_resnet
 from normless_lab.sweeps import RateGrid, Sweep, axis_of
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network
 from normless_papers.claims import UNKNOWN, Check, Estimate, difference, near, single_run
 from normless_papers.claims.training import chance_of, is_control
 from normless_papers.experiments.comparison import Comparison, compared
@@ -135,8 +136,8 @@ def table_over_depths(
         context: Context,
         runs: Runs,
         *,
-        depths: Sequence[int],
-        width: int,
+        depths: Network[Sequence[int]],
+        width: Network[int],
         effort: Effort,
         methods: Sequence[str] = rows,
     ) -> Evidence:
@@ -211,7 +212,13 @@ def figure_over_batch_sizes(
 
     @artefact(id, basis="training", checks=checks, trains=trains)
     def measure(
-        context: Context, runs: Runs, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
+        context: Context,
+        runs: Runs,
+        *,
+        batch_sizes: Sequence[int],
+        width: Network[int],
+        effort: Effort,
+        depth: Network[int] = 16,
     ) -> Evidence:
         facts = compared(runs, effort)
         return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None)

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from normless.spec import parse_call
 from normless_lab.data import sources_of
 from normless_lab.sweeps import RateGrid, Sweep
-from normless_papers.budgets import Budget
+from normless_papers.budgets import About, Budget, Data, DataSet, Model, Network, Seeds
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.networks.seeded_inputs import axes_as_printed
 from normless_papers.text import LabelledText, ParallelText
@@ -106,23 +106,23 @@ class Effort:
         further: what differs where networks with weights are trained further; see `of_weights`.
     """
 
-    data: str
-    model: str = ""
-    run: str = PaperConfig.KIND
+    data: DataSet[str]
+    model: Model[str] = ""
+    run: About[str] = PaperConfig.KIND
     epochs: int | None = None
     batch_size: int | None = None
-    crop: int | None = None
+    crop: Data[int | None] = None
     rates: Annotated[RateGrid, BeforeValidator(_grid)] = field(default_factory=lambda: RateGrid((0.1,), None))
-    replicates: int = 1
-    best: int | None = None
+    replicates: Seeds[int] = 1
+    best: Seeds[int | None] = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    channels: int | None = None
-    folder: str = ""
-    plateau: Plateau | None = None
-    reduced: str = ""
+    channels: Network[int | None] = None
+    folder: About[str] = ""
+    plateau: About[Plateau | None] = None
+    reduced: About[str] = ""
     # Not shown: results without weights do not depend on it.
-    further: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    further: About[Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def of_weights(self) -> Effort:

@@ -15,6 +15,7 @@ from normless import residual_map
 from normless.models import dense
 from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Check, Estimate, Test, decided, near, over_draws, stated
 from normless_papers.claims.agreement import Agreement, observed, worst_agreement
 from normless_papers.experiments.effort import Effort
@@ -51,12 +52,12 @@ def sqrt2_scaling(
     context: Context,
     runs: Runs,
     *,
-    blocks: int,
-    width: int,
-    draws: int,
-    depth: int,
-    images: int,
-    shown: str,
+    blocks: Network[int],
+    width: Network[int],
+    draws: Seeds[int],
+    depth: Network[int],
+    images: Seeds[int],
+    shown: DataSet[str],
     efforts: Sequence[Effort],
 ) -> Evidence:
     batch = training_batch(context, shown, images)
@@ -101,7 +102,15 @@ def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[
 
 
 @artefact("fixup/lsuv", basis="training", checks=_lsuv, trains=first_epochs({"LSUV": "lsuv", **_COMPARED}))
-def lsuv(context: Context, runs: Runs, *, depth: int, images: int, shown: str, efforts: Sequence[Effort]) -> Evidence:
+def lsuv(
+    context: Context,
+    runs: Runs,
+    *,
+    depth: Network[int],
+    images: Seeds[int],
+    shown: DataSet[str],
+    efforts: Sequence[Effort],
+) -> Evidence:
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         network = convert(_wide_resnet(batch, depth), "lsuv", batch.inputs)

@@ -14,6 +14,7 @@ from normless import residual_map
 from normless.models import resnet, resnet_cifar
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Network, Seeds
 from normless_papers.claims import Check, check, close
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
 from normless_papers.networks.reference_forward import disturbed, gradients, resnet_by_fixup
@@ -55,7 +56,7 @@ def _standard(rules: Numbers) -> list[Check]:
 
 
 @artefact("fixup/fixup", basis="formula", checks=_checks)
-def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evidence:
+def fixup(context: Context, *, written_out: Network[int], images: Seeds[int], side: Data[int]) -> Evidence:
     with seeded(context.seed):
         basic, of_basic = _rules(resnet_cifar(110), side, images)
         bottleneck, of_bottleneck = _rules(resnet(50), 2 * side, 1)

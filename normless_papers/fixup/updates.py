@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from normless.models import resnet_cifar
 from normless_lab.plots import Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Check, Estimate, Test, Tests, decided, equals, lies_within, over_draws, stated
 from normless_papers.claims.agreement import ROUNDING, Agreement, deviation
 from normless_papers.evidence import with_quantities
@@ -104,7 +105,13 @@ def _theorem_3(facts: tuple[_Terms, Estimate]) -> list[Check]:
 
 @artefact("fixup/theorem-3", basis="measurement", checks=_theorem_3)
 def theorem_3(
-    context: Context, *, width: int, layers: int, depths: tuple[int, ...], draws: int, depth: int
+    context: Context,
+    *,
+    width: Network[int],
+    layers: Network[int],
+    depths: Network[tuple[int, ...]],
+    draws: Seeds[int],
+    depth: Network[int],
 ) -> Evidence:
     with seeded(context.seed):
         terms = _by_formula(layers)
@@ -211,7 +218,7 @@ def _farthest(values: pd.Series, distances: pd.Series) -> float:
 
 
 @artefact("fixup/theorem-4", basis="formula", checks=_theorem_4)
-def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, ...]) -> Evidence:
+def theorem_4(context: Context, *, blocks: Network[tuple[int, ...]], layers: Network[tuple[int, ...]]) -> Evidence:
     rate = 1e-3
     table = scalar_branch_table(blocks, layers=layers, learning_rate=rate)
     slopes = update_slopes(table)

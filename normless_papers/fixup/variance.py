@@ -11,6 +11,7 @@ import torch
 from normless.models import dense
 from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Check, Estimate, near, over_draws
 from normless_papers.evidence import with_quantities
 from normless_papers.networks.seeded_inputs import convert, seeded
@@ -39,7 +40,9 @@ def _checks(growth: Mapping[str, Estimate]) -> list[Check]:
 
 
 @artefact("fixup/equation-1", basis="measurement", checks=_checks)
-def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: int) -> Evidence:
+def doubling(
+    context: Context, *, blocks: Network[int], width: Network[int], batch: int, draws: Seeds[int]
+) -> Evidence:
     growths: dict[str, list[list[float]]] = {scheme: [] for scheme in LAWS}
     ratios = []
     with seeded(context.seed):

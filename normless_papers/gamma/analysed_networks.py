@@ -19,6 +19,7 @@ from normless_lab.plots import PLOTS
 from normless_lab.sweeps import RateGrid, Sweep, trained_threshold
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Model, Seeds
 from normless_papers.claims import Check, Estimate, in_every, over_draws
 from normless_papers.experiments.effort import Training
 from normless_papers.experiments.runs import Runs
@@ -193,10 +194,10 @@ def variance_of_feature_maps(
     context: Context,
     runs: Mapping[str, Runs],
     *,
-    model: str,
-    data: str,
-    examples: int,
-    replicates: int,
+    model: Model[str],
+    data: DataSet[str],
+    examples: Seeds[int],
+    replicates: Seeds[int],
     training: dict[str, Any] | None,
 ) -> Evidence:
     name = context.data_or(data)

@@ -16,6 +16,7 @@ from normless.probes import probe
 from normless_lab.data import load_data
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Model
 from normless_papers.claims import Check, check, larger, not_asked
 from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.image_runs import PaperConfig
@@ -253,7 +254,7 @@ def _at_strengths(context: Context, *, effort: Effort, model: str, strengths: Se
 
 @artefact("gamma/figure-3", basis="training", checks=_figure_3_checks, trains=_at_strengths)
 def cost_of_decaying_gamma_down(
-    context: Context, runs: Runs, *, effort: Effort, model: str, strengths: Sequence[float]
+    context: Context, runs: Runs, *, effort: Effort, model: Model[str], strengths: Sequence[float]
 ) -> Evidence:
     title = "L2 on γ_down at several λ"
     comparison = compared(runs) if context.weights is None else Transfer.of(compared(runs))

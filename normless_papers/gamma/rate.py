@@ -12,6 +12,7 @@ from torch import nn
 from normless.residual import residual_map
 from normless_lab.plots import ROLE_INKS, Law, Plot
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, DataSet, Model, Seeds
 from normless_papers.claims import Check, Estimate, below, beyond, near, over_draws
 from normless_papers.networks.seeded_inputs import MeasuredBatch, noise_batch, seeded, training_batch
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
@@ -32,7 +33,9 @@ def _equation_22_checks(facts: Mapping[str, float]) -> list[Check]:
 
 
 @artefact("gamma/equation-22", basis="measurement", checks=_equation_22_checks)
-def scale_invariance(context: Context, *, model: str, side: int, examples: int, factors: Sequence[float]) -> Evidence:
+def scale_invariance(
+    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], factors: Sequence[float]
+) -> Evidence:
     batch = noise_batch(context, side, examples)
     network = _in_float64(context, model, batch)
     tables = [
@@ -64,7 +67,13 @@ def _equation_24_checks(facts: Mapping[str, float]) -> list[Check]:
 
 @artefact("gamma/equation-24", basis="measurement", checks=_equation_24_checks)
 def effective_rate(
-    context: Context, *, model: str, side: int, examples: int, scales: Sequence[float], rate: float
+    context: Context,
+    *,
+    model: Model[str],
+    side: Data[int],
+    examples: Seeds[int],
+    scales: Sequence[float],
+    rate: float,
 ) -> Evidence:
     batch = noise_batch(context, side, examples)
     network = _in_float64(context, model, batch)
@@ -151,7 +160,13 @@ def _figure_6_checks(slopes: Mapping[str, Estimate]) -> list[Check]:
 
 @artefact("gamma/figure-6", basis="measurement", checks=_figure_6_checks)
 def first_update(
-    context: Context, *, model: str, data: str, examples: int, batches: int, scales: Sequence[float]
+    context: Context,
+    *,
+    model: Model[str],
+    data: DataSet[str],
+    examples: Seeds[int],
+    batches: Seeds[int],
+    scales: Sequence[float],
 ) -> Evidence:
     drawn, updates = [], []
     for draw in range(batches):

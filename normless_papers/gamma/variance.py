@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Model, Network, Seeds
 from normless_papers.claims import Check, Estimate, below, check, near, over_draws
 from normless_papers.claims.agreement import observed
 from normless_papers.gamma.analysed_networks import (
@@ -55,7 +56,9 @@ def _accumulation_checks(facts: Mapping[str, Any]) -> list[Check]:
 
 
 @artefact("gamma/equation-6", basis="measurement", checks=_accumulation_checks)
-def full_accumulation(context: Context, *, model: str, features: int, examples: int, draws: int) -> Evidence:
+def full_accumulation(
+    context: Context, *, model: Model[str], features: Network[int], examples: Seeds[int], draws: Seeds[int]
+) -> Evidence:
     batch = training_batch(context, f"gaussian(image_shape=({features},), train={examples})", examples)
 
     def measure(network: nn.Module, structure: ResidualMap) -> Sequence[pd.DataFrame]:
@@ -154,7 +157,9 @@ def _half_checks(facts: Mapping[str, Estimate]) -> list[Check]:
 
 
 @artefact("gamma/equation-11", basis="measurement", checks=_half_checks)
-def half_accumulation(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
+def half_accumulation(
+    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
+) -> Evidence:
     batch = noise_batch(context, side, examples)
 
     def measure(network: nn.Module, structure: ResidualMap) -> Sequence[pd.DataFrame]:
@@ -247,7 +252,9 @@ def _equation_15_checks(facts: Mapping[str, Any]) -> list[Check]:
 
 
 @artefact("gamma/equation-15", basis="measurement", checks=_equation_15_checks)
-def reset_of_original_networks(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
+def reset_of_original_networks(
+    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
+) -> Evidence:
     batch = noise_batch(context, side, examples)
     stream, scaled = _by_input(context, model, batch, draws)
     resets, again = (table[table["equation"] == 15] for table in (stream, scaled))
@@ -271,7 +278,7 @@ def reset_of_original_networks(context: Context, *, model: str, side: int, examp
     checks=partial(_reset_checks, claim="The variance after the block is γ_1² + γ_2²"),
 )
 def reset_of_pre_activation_networks(
-    context: Context, *, model: str, side: int, examples: int, draws: int
+    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
 ) -> Evidence:
     batch = noise_batch(context, side, examples)
     stream, scaled = _by_input(context, model, batch, draws)
@@ -297,7 +304,9 @@ def _by_input(context: Context, model: str, batch: MeasuredBatch, draws: int) ->
     basis="measurement",
     checks=partial(_reset_checks, claim="After the stem's ReLU the second moment is γ_0² / 2"),
 )
-def stem(context: Context, *, model: str, side: int, examples: int, draws: int) -> Evidence:
+def stem(
+    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
+) -> Evidence:
     batch = noise_batch(context, side, examples)
 
     def measure(network: nn.Module, structure: ResidualMap) -> Sequence[pd.DataFrame]:

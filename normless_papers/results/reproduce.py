@@ -158,7 +158,7 @@ def _carried_out(
         except Exception as raised:
             error = f"The figure cannot be drawn: {_sentence(raised)}"
     settings = artefact.settings if context.weights is None else of_weights(artefact.settings)
-    distance = distance_of(settings, context.budget, context.data, str(evidence.setup))
+    distance = distance_of(artefact, context.budget, context.data, str(evidence.setup), settings)
     if context.weights is not None:
         # Whether a person's weights are the paper's is not known.
         published_ones = distance.of_same_kind and context.weights == "torchvision"

@@ -19,6 +19,7 @@ from normless.probes import Watcher, observe, probe
 from normless.residual import ResidualBlock
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Check, Estimate, beyond, check, larger, near, over_draws
 from normless_papers.networks.seeded_inputs import seeded
 
@@ -82,7 +83,7 @@ def _equation_1_checks(facts: Moments) -> list[Check]:
 
 
 @artefact("skipinit/equation-1", basis="measurement", checks=_equation_1_checks)
-def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evidence:
+def equation_1(context: Context, *, width: Network[int], batch: int, draws: Seeds[int]) -> Evidence:
     with seeded(context.seed):
         skips, _ = drawn_sides(1, width, batch, draws)
         one_draw = probe(dense(10, max(width, 400)), torch.randn(batch, 100), ["covariance"]).covariance
@@ -150,7 +151,14 @@ def _covariance_checks(facts: tuple[Mapping[str, Moments], float]) -> list[Check
 
 @artefact("skipinit/appendix-c-covariance", basis="measurement", checks=_covariance_checks)
 def covariance(
-    context: Context, *, blocks: int, width: int, batch: int, draws: int, deep: int, deep_width: int
+    context: Context,
+    *,
+    blocks: Network[int],
+    width: Network[int],
+    batch: int,
+    draws: Seeds[int],
+    deep: Network[int],
+    deep_width: Network[int],
 ) -> Evidence:
     with seeded(context.seed):
         skips, branches = drawn_sides(blocks, width, batch, draws)
@@ -226,7 +234,9 @@ def formulas(batch: int) -> tuple[float, float]:
 
 
 @artefact("skipinit/appendix-c-batch-statistics", basis="measurement", checks=_statistics_checks)
-def batch_statistics(context: Context, *, blocks: int, width: int, batches: tuple[int, ...], draws: int) -> Evidence:
+def batch_statistics(
+    context: Context, *, blocks: Network[int], width: Network[int], batches: Seeds[tuple[int, ...]], draws: Seeds[int]
+) -> Evidence:
     rows, facts, tables = [], {}, {}
     for batch in batches:
         with seeded(context.seed):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import build_model
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Network, Seeds
 from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.claims.agreement import (
     ROUNDING,
@@ -76,7 +77,13 @@ def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparis
     trains=partial(over_depths, methods=("batch_norm", *STARTS.values()), column="variant"),
 )
 def skipinit(
-    context: Context, own_runs: Runs, *, depth: int, width: int, depths: Sequence[int], effort: Effort
+    context: Context,
+    own_runs: Runs,
+    *,
+    depth: Network[int],
+    width: Network[int],
+    depths: Network[Sequence[int]],
+    effort: Effort,
 ) -> Evidence:
     with seeded(context.seed):
         original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
@@ -156,7 +163,7 @@ def _at_smallest_batch(context: Context, *, side: int, batch_sizes: Sequence[int
 
 @artefact("skipinit/scalar-bias-v1", basis="training", checks=_scalar_bias_checks, trains=_at_smallest_batch)
 def scalar_bias(
-    context: Context, own_runs: Runs, *, side: int, batch_sizes: Sequence[int], effort: Effort
+    context: Context, own_runs: Runs, *, side: Data[int], batch_sizes: Sequence[int], effort: Effort
 ) -> Evidence:
     with seeded(context.seed):
         algorithm = _algorithm(side)
@@ -222,7 +229,7 @@ SCHEMES = {
 
 
 @artefact(ID, basis="formula", checks=lambda facts: facts.checks(published_as(ID).quantities["drop_probability"]))
-def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
+def regularized(context: Context, *, depth: Network[int], width: Network[int], draws: Seeds[int]) -> Evidence:
     with seeded(context.seed):
         facts = regularized_facts("regularized_skipinit", depth, width, draws, SCHEMES, _differs_by_dropout)
     rows = [("drop_probability", name, share.mean) for name, share in facts.shares.items()]

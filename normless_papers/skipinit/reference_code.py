@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import resnet_v2
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Seeds
 from normless_papers.claims import Check, decided, stated
 from normless_papers.claims.agreement import (
     ROUNDING,
@@ -72,7 +73,7 @@ def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[C
 
 
 @artefact("skipinit/appendix-g-resnet50-v2", basis="formula", checks=_port_checks)
-def reference_code(context: Context, *, side: int, images: int) -> Evidence:
+def reference_code(context: Context, *, side: Data[int], images: Seeds[int]) -> Evidence:
     with seeded(context.seed):
         network = convert(resnet_v2(50), f"zeroinit(dropout={1 - KEEP:g})")
         x = torch.randn(images, 3, side, side)

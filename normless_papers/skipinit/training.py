@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network
 from normless_papers.claims import Check, check, larger, not_asked
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.comparison import SMALL_BATCH, Comparison, compared
@@ -250,8 +251,8 @@ def ghost_batch_size(
     runs: Mapping[str, Runs],
     *,
     batch_sizes: Sequence[int],
-    depth: int,
-    width: int,
+    depth: Network[int],
+    width: Network[int],
     effort: Effort,
 ) -> Evidence:
     whole, ghost = (compared(runs[name], effort) for name in (WHOLE_BATCHES, GHOST_BATCHES))

@@ -17,6 +17,7 @@ from normless.nn import AlternatingBatchNorm2d
 from normless.spec import parse_call
 from normless_lab.plots import Ink, Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Seeds
 from normless_papers.claims import (
     UNKNOWN,
     Check,
@@ -225,7 +226,9 @@ def _maximal_learning_rate(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
-def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws: int, minibatches: int) -> Evidence:
+def maximal_learning_rate(
+    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], minibatches: Seeds[int]
+) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches)
     searched = cache(_searched)
     return setting.evidence(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normless.probes import agreement
 from normless_lab.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Seeds
 from normless_papers.claims import Tests, decided, in_all, lies_within
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table, for_each_class
@@ -31,7 +32,7 @@ _EARLY, _LATE = (2, 10), (95, 108)
 
 
 @artefact("understanding-bn/figure-7", basis="measurement")
-def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def channel_pairs(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
     return setting.evidence(
@@ -48,7 +49,7 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
 
 
 @artefact("understanding-bn/figure-19", basis="measurement")
-def channel_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def channel_gradients(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def spread(draw: Draw) -> pd.DataFrame:
@@ -68,7 +69,7 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 
 
 @artefact("understanding-bn/dominating-channels", basis="measurement")
-def dominating_channels(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def dominating_channels(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
@@ -110,7 +111,7 @@ _SUM_ROUNDING = 1e-9
 
 
 @artefact("understanding-bn/figure-4", basis="measurement")
-def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def favoured_class(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
@@ -142,7 +143,7 @@ def _predicted(dominant: pd.DataFrame) -> Tests:
 
 
 @artefact("understanding-bn/figure-20", basis="measurement")
-def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def elements_of_classes(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def dominance(draw: Draw) -> pd.DataFrame:
@@ -178,7 +179,7 @@ def _gradient_of_classes(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/figure-21", basis="measurement", checks=_gradient_of_classes)
-def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def gradient_of_classes(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw)["sizes"],
@@ -202,7 +203,7 @@ def _class_wise_mask(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)
-def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def masked_gradients(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from normless.probes import observe
 from normless_lab.plots import Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Tests, decided
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
@@ -48,7 +49,9 @@ def _summand_identity(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
-def summand_identity(context: Context, *, data: str, batch_size: int, draws: int, layers: Sequence[int]) -> Evidence:
+def summand_identity(
+    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], layers: Network[Sequence[int]]
+) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
@@ -89,7 +92,7 @@ def _table_of_sums(name: str, layers: Sequence[int]) -> None:
     """Register table 1 or 4: geometric means over draws of the four sums of some layers."""
 
     @artefact(f"understanding-bn/{name}", basis="measurement")
-    def measure(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    def measure(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
         setting = Initializations(context, data, batch_size, draws)
         drawn = setting.measured(lambda draw: pass_of(draw)["sums"].loc[lambda sums: sums["order"].isin(layers)])
         logarithms = drawn.assign(factor=drawn["sum_abs"] / drawn["abs_sum"])
@@ -139,7 +142,7 @@ def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
 
 @artefact("understanding-bn/figure-18", basis="measurement")
 def gradient_and_channel_mean(
-    context: Context, *, data: str, batch_size: int, draws: int, minibatches: int
+    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], minibatches: Seeds[int]
 ) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches)
     columns = ["mean_correlation", "dead_gradient", "live_gradient"]
@@ -175,7 +178,7 @@ def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
 
 
 @artefact("understanding-bn/figure-22", basis="measurement")
-def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def summands_of_a_parameter(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
@@ -187,7 +190,7 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
 
 
 @artefact("understanding-bn/figure-23", basis="measurement")
-def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def gradients_on_a_line(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def alignment(draw: Draw) -> pd.DataFrame:

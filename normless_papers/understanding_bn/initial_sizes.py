@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Seeds
 from normless_papers.claims import Estimate, over_draws
 from normless_papers.probes import peak_counts
 from normless_papers.understanding_bn.initializations import (
@@ -28,7 +29,7 @@ _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 
 
 @artefact("understanding-bn/figure-2", basis="measurement")
-def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def gradients_of_layer_55(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def sizes(draw: Draw) -> pd.DataFrame:
@@ -63,7 +64,7 @@ def _histogram(draw: Draw, axes: Axes, title: str) -> None:
 
 
 @artefact("understanding-bn/figure-3", basis="measurement")
-def moments_against_depth(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def moments_against_depth(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _fits(pass_of(draw)["moments"]),
@@ -128,7 +129,7 @@ def _figure_of_activations(name: str, *, batch_norm: bool) -> None:
     """Register figure 13, without batch norm, or figure 14, with it."""
 
     @artefact(f"understanding-bn/{name}", basis="measurement")
-    def measure(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    def measure(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
         setting = Initializations(context, data, batch_size, draws)
         return setting.evidence(
             _channels,

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from normless_lab.plots import Ink, accuracy_against_epoch, series_ink
 from normless_lab.train import WINDOW
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Seeds
 from normless_papers.claims import (
     Check,
     Estimate,
@@ -172,7 +173,7 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
 
 
 @artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top, trains=_TOPS)
-def norm_on_top(context: Context, runs: Runs, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
+def norm_on_top(context: Context, runs: Runs, *, effort: Effort, batch_size: int, draws: Seeds[int]) -> Evidence:
     runs = with_plateaus(runs)
     batch = training_batch(context, effort.data, batch_size)
     seeds = range(context.seed, context.seed + draws)

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from normless.probes import LOSS_LIMIT, descend
 from normless_lab.plots import Plot, lines, new_panels, shades
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Seeds
 from normless_papers.claims import (
     Check,
     Estimate,
@@ -126,7 +127,13 @@ def _figure_5(diverged: Divergence) -> list[Check]:
 
 @artefact("understanding-bn/figure-5", basis="measurement", checks=_figure_5)
 def loss_along_update(
-    context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
+    context: Context,
+    *,
+    data: DataSet[str],
+    batch_size: int,
+    draws: Seeds[int],
+    minibatches: Seeds[int],
+    points: Seeds[int],
 ) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches)
     facts = _diverged(setting, loss_along, points, _NEAR, _HALF)
@@ -190,7 +197,13 @@ def _figure_6(diverged: Divergence) -> list[Check]:
 
 @artefact("understanding-bn/figure-6", basis="measurement", checks=_figure_6)
 def moments_along_path(
-    context: Context, *, data: str, batch_size: int, draws: int, minibatches: int, points: int
+    context: Context,
+    *,
+    data: DataSet[str],
+    batch_size: int,
+    draws: Seeds[int],
+    minibatches: Seeds[int],
+    points: Seeds[int],
 ) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches)
     by_layer = _diverged(setting, moments_along, points, _HALF)
@@ -264,7 +277,9 @@ _SHORTEST, _LONGEST = 1e-6, 16.0
 
 
 @artefact("understanding-bn/figure-24", basis="measurement")
-def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: int, factor: float) -> Evidence:
+def loss_along_gradient(
+    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], factor: float
+) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches=5)
     count = int(np.log(_LONGEST / _SHORTEST) / np.log(factor)) + 1
     steps = [_SHORTEST * factor**power for power in range(count)]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from normless import param_groups
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Check, Estimate, check, larger, replicates
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.evidence import with_quantities
@@ -54,7 +55,14 @@ def _zeroinit_checks(facts: tuple[RegularizedFacts, Comparison]) -> list[Check]:
     ID, basis="training", checks=_zeroinit_checks, trains=partial(over_depths, methods=("batch_norm", "zeroinit"))
 )
 def zeroinit(
-    context: Context, own_runs: Runs, *, depth: int, draws: int, depths: Sequence[int], width: int, effort: Effort
+    context: Context,
+    own_runs: Runs,
+    *,
+    depth: Network[int],
+    draws: Seeds[int],
+    depths: Network[Sequence[int]],
+    width: Network[int],
+    effort: Effort,
 ) -> Evidence:
     def weights(original: nn.Module, network: nn.Module, images: Tensor) -> Agreement:
         return unscaled_weights(original, network)
@@ -98,7 +106,13 @@ def _linear_checks(facts: tuple[Sequence[Agreement], pd.DataFrame]) -> list[Chec
 
 @artefact("zeroinit/linear-at-init", basis="measurement", checks=_linear_checks)
 def linear_at_init(
-    context: Context, *, depths: Sequence[int], width: int, images: int, draws: int, data: str
+    context: Context,
+    *,
+    depths: Network[Sequence[int]],
+    width: Network[int],
+    images: Seeds[int],
+    draws: Seeds[int],
+    data: DataSet[str],
 ) -> Evidence:
     batch = training_batch(context, data, images)
     rows = []
@@ -183,12 +197,12 @@ def l2_dominates(
     context: Context,
     own_runs: Runs,
     *,
-    depths: Sequence[int],
-    width: int,
-    images: int,
-    draws: int,
-    data: str,
-    trained: Sequence[int],
+    depths: Network[Sequence[int]],
+    width: Network[int],
+    images: Seeds[int],
+    draws: Seeds[int],
+    data: DataSet[str],
+    trained: Network[Sequence[int]],
     effort: Effort,
 ) -> Evidence:
     batch = training_batch(context, data, images)

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network
 from normless_papers.claims import Check, Estimate, at_scale, combined, larger
 from normless_papers.experiments.comparison import Comparison
 from normless_papers.experiments.de_smith import (
@@ -69,7 +70,7 @@ def _of_every_part(context: Context, *, width: int, effort: Effort) -> Training:
 
 
 @artefact("zeroinit/table-1", basis="training", checks=_table_1, trains=_of_every_part)
-def ablation(context: Context, runs: Runs, *, width: int, effort: Effort) -> Evidence:
+def ablation(context: Context, runs: Runs, *, width: Network[int], effort: Effort) -> Evidence:
     def draw() -> Axes:
         panels, inks = new_panels(1, 2, width=4.9, height=3.2), inks_of({method: scheme_of(method) for method in RUN})
         labels = {ACCURACY: ("Test accuracy", "percent"), LOSS: ("Training loss with the L2 term", "nats")}
