@@ -1,14 +1,15 @@
 """Claims that are declared beside the published numbers: a sentence, and the comparison of measured numbers by draw.
 
-A row of `claims` in the YAML file of an artefact has a `claim` and one comparison of terms:
+A row of `claims` in the YAML file of an artefact is read by its facts. Of networks without batch norm and with it, it
+has a `claim` and one comparison of terms:
 
 - `above: [term, term]`, and perhaps `by`: see `larger`;
 - `within: [term, low, high]`: see `within`;
 - `every: {of: term, above: number}` or `at_least`: see `in_every`; further entries name numbers of the check by `min`
   or `max` over draws.
 
-A term is a number, the words `COLUMN without` or `COLUMN NAME=LABEL with` of networks without batch norm and with it,
-whose rows with that label are averaged in each draw, or `{ratio: [term, term]}`, `{decades: [term, term]}` (log₁₀ of
+A term is a number, the words `COLUMN without` or `COLUMN NAME=LABEL with`, of the rows with that label averaged in
+each draw, or `{ratio: [term, term]}`, `{decades: [term, term]}` (log₁₀ of
 the ratio), `{mean: [term, …]}`. With `each`, lists of values by name, the row stands for one claim of each
 combination, or for all rows of its own `claims`; names in braces are replaced. `scale: fewer` or `scale: reduction`
 leaves the claim open in a set-up that these facts call smaller than the paper's.
@@ -17,7 +18,7 @@ leaves the claim open in a set-up that these facts call smaller than the paper's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, product
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +31,13 @@ Value = float | pd.Series
 
 
 class Facts(Protocol):
+    """What an artefact measured, on which claims are declared."""
+
+    def claimed(self, row: Row) -> list[Check]:
+        """Return the checks of a row."""
+
+
+class Drawn(Protocol):
     """Numbers by draw, and what is smaller than the paper's set-up, as sentences."""
 
     @property
@@ -46,12 +54,13 @@ class Facts(Protocol):
 
 def declared(rows: Sequence[Row], facts: Facts) -> list[Check]:
     """Return the checks of declared claims."""
-    checks = []
-    for row in chain.from_iterable(map(_each, rows)):
-        check = _compared(row, facts)
-        smaller = getattr(facts, row["scale"]) if "scale" in row else ""
-        checks.append(at_scale(check, smaller) if "scale" in row else check)
-    return checks
+    return [check for row in rows for one in _each(row) for check in facts.claimed(one)]
+
+
+def by_draw(row: Row, facts: Drawn) -> list[Check]:
+    """Return the check of a claim on numbers by draw."""
+    check = _compared(row, facts)
+    return [at_scale(check, getattr(facts, row["scale"]))] if "scale" in row else [check]
 
 
 def _each(row: Row) -> Iterator[Row]:
@@ -64,13 +73,13 @@ def _each(row: Row) -> Iterator[Row]:
 
 def _named(value: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
-        return value.format(**names)
+        return names[value[1:-1]] if value[1:-1] in names and value[:1] == "{" else value.format(**names)
     if isinstance(value, Mapping):
         return {key: item if key == "each" else _named(item, names) for key, item in value.items()}
     return [_named(item, names) for item in value] if isinstance(value, list) else value
 
 
-def _compared(row: Row, facts: Facts) -> Check:
+def _compared(row: Row, facts: Drawn) -> Check:
     claim: str = row["claim"]
     if "above" in row:
         first, second = (_value(term, facts) for term in row["above"])
@@ -85,7 +94,7 @@ def _compared(row: Row, facts: Facts) -> Check:
     return in_every(claim, flags, **{name: getattr(values, of)() for name, of in every.items()})
 
 
-def _value(term: Any, facts: Facts) -> Value:
+def _value(term: Any, facts: Drawn) -> Value:
     if isinstance(term, str):
         *words, kind = term.split()
         return facts.series(words[0], " ".join(words[1:]), batch_norm=kind == "with")

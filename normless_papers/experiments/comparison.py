@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from normless_lab.plots import inks_of, new_panels, optimum_against, rate_against
 from normless_papers.claims import Aspect, Check, Estimate, at_scale, check, difference, equivalent, larger, not_asked
 from normless_papers.evidence import QUANTITY, Evidence, with_quantities
-from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs, chosen
 
 # The batch size up to which all methods behave the same, as the papers claim.
@@ -255,13 +254,6 @@ class Comparison:
         """Return the evidence of a table over depth, in the printed columns."""
         measured = self.runs.printed(self.metrics[0], self.metrics[0])
         return self.evidence(title, measured=measured, on=(self.column, "depth"), remarks=remarks)
-
-
-def compared(runs: Runs, effort: Effort) -> Comparison:
-    """Return the comparison of runs with an axis of methods, one of them the control, and one of sizes."""
-    (column,) = runs.control
-    (axis,) = (axis for axis in runs.axes if axis != column)
-    return Comparison(runs, effort.step, axis, column, runs.training.metrics)
 
 
 def ordered(

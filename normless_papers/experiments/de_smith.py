@@ -1,7 +1,5 @@
 """The networks and methods of De & Smith, and their comparisons over depth, batch size and on ImageNet.
 
-The networks and methods of De & Smith, and their sweeps over depth and batch size.
-
 All weights, including the classifier's, start from He's variance 2 / fan-in (SkipInit, appendices C and G). The
 classifier of a Wide-ResNet has no bias: ZeroInit's second part introduces biases "to each convolution and the
 classification layer", so the networks that it is compared with have no biases there.
@@ -10,9 +8,10 @@ classification layer", so the networks that it is compared with have no biases t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import log2
+from types import MappingProxyType
 from typing import Any
 
 from normless.models import WideResNet, wide_resnet
@@ -21,9 +20,10 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network
 from normless_papers.claims import UNKNOWN, Check, Estimate, difference, near, single_run
 from normless_papers.claims.training import chance_of, is_control
-from normless_papers.experiments.comparison import Comparison, compared
+from normless_papers.experiments.de_smith_claims import DeclaredComparison, compared
 from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs
+from normless_papers.published import published
 
 BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64
@@ -113,37 +113,6 @@ def over_depths(
     return effort.training(context, sweep, metrics=(metric,), control={column: "batch_norm"})
 
 
-def table_over_depths(
-    id: str,  # noqa: A002 - as in `artefact`
-    checks: Callable[[Comparison], Sequence[Check]],
-    methods: Iterable[str],
-    title: str,
-    *,
-    metric: str = ACCURACY,
-    column: str = "method",
-) -> None:
-    """Register a table of the optima of some methods over depth; see `over_depths`.
-
-    A budget may train some of the `methods` alone.
-    """
-    rows = tuple(methods)
-
-    def trains(context: Context, *, methods: Sequence[str] = rows, **settings: Any) -> Training:
-        return over_depths(context, methods=methods, metric=metric, column=column, **settings)
-
-    @artefact(id, basis="training", checks=checks, trains=trains)
-    def measure(
-        context: Context,
-        runs: Runs,
-        *,
-        depths: Network[Sequence[int]],
-        width: Network[int],
-        effort: Effort,
-        methods: Sequence[str] = rows,
-    ) -> Evidence:
-        return compared(runs, effort).by_depth(title)
-
-
 def batch_sweeps(
     context: Context,
     name: str,
@@ -186,44 +155,6 @@ def over_batch_sizes(
     return effort.training(context, *sweeps, metrics=metrics, control={"method": "batch_norm"})
 
 
-def figure_over_batch_sizes(
-    id: str,  # noqa: A002 - as in `artefact`
-    checks: Callable[[Comparison], Sequence[Check]],
-    methods: Iterable[str],
-    title: str,
-    *,
-    name: str,
-    ghost: int | None = None,
-    metrics: tuple[str, ...] = (ACCURACY, LOSS),
-    quantity: Callable[[Comparison], tuple[str, Any]] | None = None,
-    rates: bool = False,
-) -> None:
-    """Register a figure of optima over batch sizes, or with `rates` of their learning rates.
-
-    `name`, `methods` and `ghost` are those of `batch_sweeps`; learning rates are extended for the optima by
-    `metrics`; `quantity` is the name and value of the single published number.
-    """
-
-    def trains(
-        context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
-    ) -> Training:
-        network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
-        return over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=metrics, **network)
-
-    @artefact(id, basis="training", checks=checks, trains=trains)
-    def measure(
-        context: Context,
-        runs: Runs,
-        *,
-        batch_sizes: Sequence[int],
-        width: Network[int],
-        effort: Effort,
-        depth: Network[int] = 16,
-    ) -> Evidence:
-        facts = compared(runs, effort)
-        return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None)
-
-
 IMAGENET_GHOST_BATCH_SIZE = 256
 # The usual value of He et al.; the papers do not state theirs for ImageNet.
 WEIGHT_DECAY = 1e-4
@@ -233,7 +164,7 @@ WEIGHT_DECAY = 1e-4
 FIXUP = {"scalar_rate_scale": 0.1}
 
 
-class ImageNetComparison(Comparison):
+class ImageNetComparison(DeclaredComparison):
     """Methods compared at several batch sizes: `large` has the largest and `small` the others."""
 
     @property
@@ -262,7 +193,9 @@ class ImageNetComparison(Comparison):
         claim = f"{first} is less than {points:g} points below {second}"
         return list(map(self.as_printed, self.above(claim, first, second, sizes, by=-points)))
 
-    def better_by(self, first: str, second: str, sizes: Sequence[int], points: float = 0.0) -> list[Check]:
+    def better_by(
+        self, first: str, second: str, sizes: Sequence[int] | None = None, points: float = 0.0
+    ) -> list[Check]:
         """Check that the first method is above the second by `points`; above 0, only for the papers' set-up."""
         gap = f"more than {points:g} points above" if points > 0 else "above"
         checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
@@ -285,23 +218,6 @@ class ImageNetComparison(Comparison):
             for size in others
         ]
         return list(map(self.as_printed, checks))
-
-    def without_identity(self, unbiased: str, biased: str) -> list[Check]:
-        """Check both papers' claims on ResNet-50-V1: a scalar bias mostly offsets the ReLUs on its skip path.
-
-        `unbiased` is the table's name of ZeroInit, and `biased` that of ZeroInit with a scalar bias after the sum.
-        """
-        return [
-            *self.better_by("fixup", unbiased, self.sizes),
-            *self.better_by("batch_norm", unbiased, self.sizes),
-            *self.better_by(biased, unbiased, self.sizes),
-            *self.better_by("batch_norm", "fixup", self.large),
-            *self.better_by("fixup", unbiased, self.sizes, 3.5),
-            *self.better_by("batch_norm", "fixup", self.large, 2.0),
-            *self.within_points("fixup", "batch_norm", self.small, 2.0),
-            *self.within_points(biased, "fixup", self.small, 0.5),
-            *self.flat("batch_norm", 1.0),
-        ]
 
     def accuracies(self, title: str) -> Evidence:
         """Return the evidence of a table of top-1 and top-5 accuracies by method and batch size."""
@@ -335,16 +251,74 @@ def compared_on_imagenet(runs: Runs, effort: Effort) -> ImageNetComparison:
     return ImageNetComparison(**vars(compared(runs, effort)))
 
 
-def imagenet_table(
-    id: str,  # noqa: A002 - as in `artefact`
-    checks: Callable[[ImageNetComparison], Sequence[Check]],
-    methods: Mapping[str, str],
-    model: str,
-    title: str,
-) -> None:
-    """Register a table of accuracies by method and batch size; see `on_imagenet`."""
-    trains = partial(on_imagenet, methods=methods, model=model)
+def register(paper: str) -> None:
+    """Register the tables and figures of a paper that compare methods, as their entries say.
 
-    @artefact(id, basis="training", checks=checks, trains=trains)
+    `compares` has `over`, the sizes that are compared, the `methods`, and the `title` of the figure. Over `depth`,
+    the name of the methods' `column`, and the `metric`; a budget may train some of the methods alone. Over
+    `batch_size`, the `name` and `ghost` of `batch_sweeps`, the `metrics` for whose optima rates are extended, whether the
+    figure is of `rates`, and perhaps a `quantity`, the name of the single published number and the method that returns
+    it. On `imagenet`, the `model`; the methods are schemes by name.
+    """
+    kinds = {"depth": _over_depths, "batch_size": _over_batch_sizes, "imagenet": _on_imagenet}
+    for entry in published().values():
+        if entry.paper == paper and entry.compares:
+            how = dict(entry.compares)
+            kinds[how.pop("over")](entry.id, **how)
+
+
+def _over_depths(id: str, title: str, methods: Sequence[str], **options: str) -> None:  # noqa: A002 - as in `artefact`
+    rows = methods
+
+    def trains(context: Context, *, methods: Sequence[str] = rows, **settings: Any) -> Training:
+        return over_depths(context, methods=methods, **options, **settings)
+
+    @artefact(id, basis="training", trains=trains)
+    def measure(
+        context: Context,
+        runs: Runs,
+        *,
+        depths: Network[Sequence[int]],
+        width: Network[int],
+        effort: Effort,
+        methods: Sequence[str] = rows,
+    ) -> Evidence:
+        return compared(runs, effort).by_depth(title)
+
+
+def _over_batch_sizes(
+    id: str,  # noqa: A002 - as in `artefact`
+    title: str,
+    *,
+    methods: Sequence[str],
+    name: str,
+    ghost: int | None,
+    metrics: Sequence[str],
+    rates: bool,
+    quantity: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    def trains(
+        context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
+    ) -> Training:
+        network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
+        return over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=tuple(metrics), **network)
+
+    @artefact(id, basis="training", trains=trains)
+    def measure(
+        context: Context,
+        runs: Runs,
+        *,
+        batch_sizes: Sequence[int],
+        width: Network[int],
+        effort: Effort,
+        depth: Network[int] = 16,
+    ) -> Evidence:
+        facts = compared(runs, effort)
+        single = next(((name, getattr(facts, of)()) for name, of in quantity.items()), None)
+        return facts.evidence(title, rates=rates, quantity=single)
+
+
+def _on_imagenet(id: str, title: str, *, methods: Mapping[str, str], model: str) -> None:  # noqa: A002 - as above
+    @artefact(id, basis="training", trains=partial(on_imagenet, methods=methods, model=model))
     def measure(context: Context, runs: Runs, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
         return compared_on_imagenet(runs, effort).accuracies(title)

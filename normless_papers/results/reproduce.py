@@ -150,7 +150,7 @@ def _carried_out(
     # Random numbers without an own generator do not depend on earlier artefacts.
     torch.manual_seed(context.seed)
     runs = artefact.runs(context, laboratory, missing=trains)
-    evidence = artefact.measure(context, runs)
+    evidence = artefact(context, runs)
     axes, error = None, ""
     if evidence.draw is not None:
         try:

@@ -25,16 +25,16 @@ from normless_papers.claims.agreement import (
     unscaled_weights,
     worst_agreement,
 )
-from normless_papers.experiments.comparison import Comparison, compared
+from normless_papers.experiments.comparison import Comparison
 from normless_papers.experiments.de_smith import (
     RESNET_V1,
     built_wide_resnet,
     compared_on_imagenet,
-    imagenet_table,
     on_imagenet,
     over_depths,
     scheme_of,
 )
+from normless_papers.experiments.de_smith_claims import compared
 from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs
 from normless_papers.networks.reference_forward import (
@@ -126,20 +126,9 @@ def _starts(original: nn.Module) -> list[Agreement]:
     return agreements
 
 
-# The methods of table 7, by the names of ZeroInit's schemes.
-METHODS = {
-    "batch_norm": "batch_norm",
-    "fixup": "fixup",
-    "regularized_skipinit": "zeroinit(dropout=0.2)",
-    "regularized_skipinit_scalar_bias": "zeroinit_v1(dropout=0.2)",
-}
+# The methods of table 7, by the names of ZeroInit's schemes; its runs are those of zeroinit/table-5.
+METHODS: Mapping[str, str] = published_as("skipinit/table-7").compares["methods"]
 BIASED, PLAIN = "regularized_skipinit_scalar_bias", "regularized_skipinit"
-
-
-# The runs of zeroinit/table-5 under other names, with its numbers rounded.
-imagenet_table(
-    "skipinit/table-7", lambda facts: facts.without_identity(PLAIN, BIASED), METHODS, RESNET_V1, "ResNet-50-V1"
-)
 
 
 _Algorithm = tuple[int, tuple[int, ...], tuple[Agreement, ...]]

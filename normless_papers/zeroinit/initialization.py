@@ -19,8 +19,9 @@ from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Check, Estimate, check, larger, replicates
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.evidence import with_quantities
-from normless_papers.experiments.comparison import Comparison, compared
+from normless_papers.experiments.comparison import Comparison
 from normless_papers.experiments.de_smith import built_wide_resnet, over_depths, scheme_of
+from normless_papers.experiments.de_smith_claims import compared
 from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs, chosen
 from normless_papers.networks.reference_forward import RegularizedFacts, blocks_at_start, regularized_facts

@@ -69,7 +69,7 @@ def carried_out(artefact: str, context: Context, **changes: Any) -> CheckedEvide
     """An artefact with the settings of the context's budget, some of them changed, trained in this process."""
     found = artefact_of(artefact)
     with Laboratory(context.directory / "lab", executor=InThisProcess) as laboratory:
-        return checked(artefact, found.measure(context, found.runs(context, laboratory, **changes), **changes))
+        return checked(artefact, found(context, found.runs(context, laboratory, **changes), **changes))
 
 
 def assert_whole(artefact: str, evidence: CheckedEvidence) -> pd.DataFrame:

@@ -145,7 +145,7 @@ def _at(point: Point, metric: str, optimum: Optimum) -> float | None:
 def evidence_of(artefact: str, ends: Ends, budget: Budget = "paper", **changes: Any) -> CheckedEvidence:
     """The evidence of an artefact whose runs end as a function says, some of its settings changed."""
     context, runs = made_up(artefact, ends, budget, **changes)
-    return checked(artefact, artefact_of(artefact).measure(context, runs, **changes))
+    return checked(artefact, artefact_of(artefact)(context, runs, **changes))
 
 
 def measured(artefact: str, optima: Optima, **changes: Any) -> Evidence:
@@ -155,4 +155,4 @@ def measured(artefact: str, optima: Optima, **changes: Any) -> Evidence:
         effort = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
     changes = {"effort": effort, **changes}
     context, runs = made_up(artefact, by_optima(optima), extends=True, **changes)
-    return artefact_of(artefact).measure(context, runs, **changes)
+    return artefact_of(artefact)(context, runs, **changes)

@@ -119,7 +119,7 @@ def training(artefact: str, right: bool) -> Any:
     context, runs = made_up(artefact, by_optima(optima, translates=translates), extends=True, **changes)
     if artefact == "gamma/guideline-1":
         return compared_by_role(context, runs[""]), shares(right)
-    return found.measure(context, runs, **changes)
+    return found(context, runs, **changes)
 
 
 def shares(right: bool) -> pd.DataFrame:

@@ -209,7 +209,7 @@ def noise(batch_exponent: float, rate_exponent: float, excess: float, bias: floa
 def parts_of_the_layer(right: bool) -> Any:
     """Our layers beside the paper's formulas."""
     found = artefact_of(f"{PAPER}/equation-1")
-    facts = found.measure(Context("smoke", Path("nowhere")), {}).facts
+    facts = found(Context("smoke", Path("nowhere")), {}).facts
     return [replace(agreement, deviation=0.0 if right else 1.0) for agreement in facts]
 
 
