@@ -13,18 +13,24 @@ each draw, or `{ratio: [term, term]}`, `{decades: [term, term]}` (log₁₀ of
 the ratio), `{mean: [term, …]}`. With `each`, lists of values by name, the row stands for one claim of each
 combination, or for all rows of its own `claims`; names in braces are replaced. `scale: fewer` or `scale: reduction`
 leaves the claim open in a set-up that these facts call smaller than the paper's.
+
+Of named numbers, a mapping, it has a `claim` and `near: [name, expected, tolerance]`; `below: [name, bound]`, and
+perhaps the names of further `numbers` of the check; `at_most: [name, bound]`; or `order: [name, number, name]`, from
+the smallest. `of: beyond` says that the claim is beyond the artefact's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
-from normless_papers.claims.checks import Check, at_scale, in_every, larger, within
+from normless_papers.claims.checks import Check, at_scale, below, in_every, larger, near, within
+from normless_papers.claims.checks import check as decide
 
 Row = Mapping[str, Any]
 Value = float | pd.Series
@@ -52,9 +58,28 @@ class Drawn(Protocol):
         """Return a number of each draw."""
 
 
-def declared(rows: Sequence[Row], facts: Facts) -> list[Check]:
-    """Return the checks of declared claims."""
-    return [check for row in rows for one in _each(row) for check in facts.claimed(one)]
+def declared(rows: Sequence[Row], facts: Facts | Mapping[str, Any]) -> list[Check]:
+    """Return the checks of declared claims on facts, or on named numbers."""
+    every = [one for row in rows for one in _each(row)]
+    if isinstance(facts, Mapping):
+        return [_of_numbers(row, facts) for row in every]
+    return [check for row in every for check in facts.claimed(row)]
+
+
+def _of_numbers(row: Row, facts: Mapping[str, Any]) -> Check:
+    claim: str = row["claim"]
+    (kind,) = (key for key in row if key in ("near", "below", "at_most", "order"))
+    names, (measured, *bounds) = row[kind], [facts.get(str(term), term) for term in row[kind]]
+    beside = {name: facts[name] for name in row.get("numbers", ())}
+    if kind == "near":
+        check = near(claim, measured, *bounds)
+    elif kind == "below":
+        check = below(claim, measured, *bounds, **beside)
+    elif kind == "at_most":
+        check = decide(claim, measured <= bounds[0], **{names[0]: measured})
+    else:
+        check = decide(claim, measured < bounds[0] < bounds[1], **{names[0]: measured, names[2]: bounds[1]})
+    return replace(check, of=row.get("of", "shape"))
 
 
 def by_draw(row: Row, facts: Drawn) -> list[Check]:
@@ -106,4 +131,5 @@ def _value(term: Any, facts: Drawn) -> Value:
         return sum(values) / len(values)
     ratio = values[0] / values[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return ratio if operation == "ratio" else np.log10(ratio)
+        decades: Value = np.log10(ratio)
+    return ratio if operation == "ratio" else decades

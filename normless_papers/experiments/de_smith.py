@@ -256,9 +256,9 @@ def register(paper: str) -> None:
 
     `compares` has `over`, the sizes that are compared, the `methods`, and the `title` of the figure. Over `depth`,
     the name of the methods' `column`, and the `metric`; a budget may train some of the methods alone. Over
-    `batch_size`, the `name` and `ghost` of `batch_sweeps`, the `metrics` for whose optima rates are extended, whether the
-    figure is of `rates`, and perhaps a `quantity`, the name of the single published number and the method that returns
-    it. On `imagenet`, the `model`; the methods are schemes by name.
+    `batch_size`, the `name` and `ghost` of `batch_sweeps`, the `metrics` for whose optima rates are extended, whether
+    the figure is of `rates`, and perhaps a `quantity`, the name of the single published number and the method that
+    returns it. On `imagenet`, the `model`; the methods are schemes by name.
     """
     kinds = {"depth": _over_depths, "batch_size": _over_batch_sizes, "imagenet": _on_imagenet}
     for entry in published().values():

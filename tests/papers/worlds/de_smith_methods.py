@@ -111,7 +111,9 @@ def moments(right: bool) -> dict[str, Estimate]:
 def covariance(right: bool) -> Any:
     first = moments(right)
     crossed = dict.fromkeys(first, drawn(0.0 if right else 0.5))
-    return {"stream": first, "deepest": first, "branch": first, "crossed": crossed}, 0.01 if right else 0.3
+    sides = {"stream": first, "deepest": first, "branch": first, "crossed": crossed}
+    named = {f"{side} {name}": value for side, own in sides.items() for name, value in own.items()}
+    return {**named, "largest_difference": 0.01 if right else 0.3}
 
 
 def batch_statistics(right: bool) -> dict[int, tuple[Estimate, ...]]:

@@ -50,14 +50,15 @@ def table_1(right: bool) -> pd.DataFrame:
 def accumulation(right: bool) -> dict[str, Any]:
     ratio, change = (drawn(1.0), 0.0) if right else (drawn(2.0), 3.0)
     small, large = ((0.3, 0.2), (9.0, 8.0)) if right else ((2.0, 3.0), (0.5, 0.4))
-    return {"branch": ratio, "stream": ratio, "change": change, "small": small, "large": large}
+    shares = {"largest_share_small": max(small), "least_largest_share_large": min(large)}
+    return {"branch": ratio, "stream": ratio, "change": change, **shares}
 
 
-def half(right: bool) -> dict[str, Estimate]:
+def half(right: bool) -> dict[str, Any]:
     """Half is left after a block, a quarter after two; or all of it."""
     names = ("step", "recursion", "left_after_two")
     ratios = (1.0, 1.0, 0.25) if right else (2.0, 3.0, 1.0)
-    return {"branch": Estimate(0.0 if right else 0.5)} | dict(zip(names, map(drawn, ratios), strict=True))
+    return {"branch": 0.0 if right else 0.5} | dict(zip(names, map(drawn, ratios), strict=True))
 
 
 def reset(right: bool) -> dict[str, Any]:
