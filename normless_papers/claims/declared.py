@@ -131,5 +131,5 @@ def _value(term: Any, facts: Drawn) -> Value:
         return sum(values) / len(values)
     ratio = values[0] / values[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        decades: Value = np.log10(ratio)
+        decades: Any = np.log10(ratio)
     return ratio if operation == "ratio" else decades

@@ -8,7 +8,7 @@ classification layer", so the networks that it is compared with have no biases t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import log2
 from types import MappingProxyType
@@ -260,18 +260,29 @@ def register(paper: str) -> None:
     the figure is of `rates`, and perhaps a `quantity`, the name of the single published number and the method that
     returns it. On `imagenet`, the `model`; the methods are schemes by name.
     """
-    kinds = {"depth": _over_depths, "batch_size": _over_batch_sizes, "imagenet": _on_imagenet}
+    kinds: dict[str, Callable[..., None]] = {
+        "depth": _over_depths,
+        "batch_size": _over_batch_sizes,
+        "imagenet": _on_imagenet,
+    }
     for entry in published().values():
         if entry.paper == paper and entry.compares:
             how = dict(entry.compares)
             kinds[how.pop("over")](entry.id, **how)
 
 
-def _over_depths(id: str, title: str, methods: Sequence[str], **options: str) -> None:  # noqa: A002 - as in `artefact`
+def _over_depths(
+    id: str,  # noqa: A002 - as in `artefact`
+    title: str,
+    *,
+    methods: Sequence[str],
+    metric: str,
+    column: str,
+) -> None:
     rows = methods
 
     def trains(context: Context, *, methods: Sequence[str] = rows, **settings: Any) -> Training:
-        return over_depths(context, methods=methods, **options, **settings)
+        return over_depths(context, methods=methods, metric=metric, column=column, **settings)
 
     @artefact(id, basis="training", trains=trains)
     def measure(
