@@ -166,7 +166,6 @@ HEADLESS = written(lambda m, x: x + m.f(x), "f")
 SPECTRAL = of_own_norm(lambda w: w / torch.linalg.matrix_norm(w, 2))
 TYPES = {torch.int8: "none", torch.int64: "group_norm(groups=1)"}
 CONVERTED: list[tuple[Any, ...]] = [
-    (nn.Sequential(LAYER, LAYER, nn.Linear(8, 2)), TOKENS, "deepnorm", "runs several times"),
     (UNEVEN, TOKENS, "deepnorm", "a layer of the decoder", "3 residual sums"),
     (LAYER, TOKENS, "lsuv", "self_attn", "it is not a layer with one weight and one output"),
     (SPECTRAL, ROWS, "fixup", "1", "divided by its own norm", "skipinit"),
