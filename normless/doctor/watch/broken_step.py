@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from normless._internal.copying import is_sharded
 from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.held import trained_parameters
 from normless.doctor.facts.nonfinite import Broken, Search
 from normless.doctor.facts.replay import Replay
 from normless.doctor.facts.shards import reshard
@@ -117,7 +118,7 @@ def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken | None:
     """Return the first call that passes on such a gradient if the outputs get random gradients."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [*trained_parameters(model).values()]
     live = [tensor for tensor in output if tensor.requires_grad and tensor.is_floating_point()]
     # Other processes may have found the value in their forward pass, and norms would wait for them.
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normless._internal.state import preserve_random_state, quiet
-from normless.doctor.experiments.steps import copies
+from normless.doctor.experiments.engine import copies
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.findings import NotAsked, Steps, check

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import inside_wrappers, require_network
-from normless.doctor.facts.held import held, held_by
+from normless.doctor.facts.held import held, held_by, trained_parameters
 from normless.doctor.facts.replay import Outputs, Replay, as_floats, gradient_norms
 from normless.doctor.facts.shards import Shards, local
 from normless.doctor.findings import Finding
@@ -51,7 +51,7 @@ class Watch:
     def __init__(self, model: nn.Module, interval: int = 20) -> None:
         self._is_measured = every(interval)
         inner = inside_wrappers(model)
-        if not any(parameter.requires_grad for parameter in inner.parameters()):
+        if not trained_parameters(inner):
             raise ValueError(
                 f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
             )
@@ -239,7 +239,7 @@ class Watch:
         model = self._model()
         if model is None or self._now.seen is None or self._now.seen is self._strange:
             return {}
-        own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        own = [*trained_parameters(model).values()]
         given = held(optimizer)
         has_gradients = any(parameter.grad is not None for parameter in own)
         if not has_gradients or sorted(one.shape for one in own) != sorted(one.shape for one in given):
