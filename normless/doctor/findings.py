@@ -20,8 +20,20 @@ OF_SIGNAL = {
     if (_TEXTS.get(texts.get("like", ""), {}) | texts).get("signal")
 }
 
-# The kinds that a finding of a kind explains: where both are found, the consequence comes after the cause.
-EXPLAINS = {texts.get("kind", name): frozenset(texts.get("explains", ())) for name, texts in _TEXTS.items()}
+
+def _named(word: str) -> dict[str, set[str]]:
+    """Return by kind the kinds that its texts name under a word."""
+    found: dict[str, set[str]] = {}
+    for name, texts in _TEXTS.items():
+        found.setdefault(texts.get("kind", name), set()).update(texts.get(word, ()))
+    return found
+
+
+# The kinds that a finding of a kind explains: where both are found, the consequence comes after the cause. Those of
+# `explains_later` are explained where the order of layers is known, and the cause lies at an earlier one.
+EXPLAINS, EXPLAINS_LATER = _named("explains"), _named("explains_later")
+# Kinds that are advice until they explain another finding.
+LEADING = {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("advice") == "alone"}
 # Kinds that claim what trial steps refute if they fit the batch.
 REFUTABLE = OF_SIGNAL | {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("refutable")}
 
@@ -162,11 +174,28 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
     return made
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
+def causes_of(own: Finding, findings: Iterable[Finding], order: Mapping[str, int] | None = None) -> list[Finding]:
+    """Return the findings that explain one; `order` has the positions of places in execution."""
+
+    def first(one: Finding) -> int:
+        return min((order[place] for place in one.where if place in order), default=0) if order else 0
+
+    return [
+        cause
+        for cause in findings
+        if own.kind in EXPLAINS.get(cause.kind, ())
+        or (own.kind in EXPLAINS_LATER.get(cause.kind, ()) and first(cause) < first(own))
+    ]
+
+
+def in_order(findings: Iterable[Finding], order: Mapping[str, int] | None = None) -> list[Finding]:
     """Return findings, the most severe first, and those that another one explains after the others."""
     found = [*findings]
-    explained = {kind for cause in found if not cause.advice for kind in EXPLAINS.get(cause.kind, ())}
-    return sorted(found, key=lambda own: (own.kind in explained, -own.severity))
+
+    def is_explained(own: Finding) -> bool:
+        return any(not cause.advice for cause in causes_of(own, found, order))
+
+    return sorted(found, key=lambda own: (is_explained(own), -own.severity))
 
 
 def finding(kind: str, where: Sequence[str], evidence: Evidence, *, grade: float = 1.0, **words: Any) -> Finding:
@@ -186,7 +215,7 @@ def finding(kind: str, where: Sequence[str], evidence: Evidence, *, grade: float
     where = tuple(name or "forward" for name in where)
     words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
-    advice = texts.get("advice", False)
+    advice = bool(texts.get("advice"))
     theory = texts["theory"].format_map(words) if texts.get("formats_theory") else texts["theory"]
     least, largest = (texts["severity"],) * 2 if isinstance(texts["severity"], float) else texts["severity"]
     severity = least + min(max(grade, 0.0), 1.0) * (largest - least)

@@ -65,7 +65,13 @@ class Fit:
         nats = (logs.exp() - 1 - logs + apart.square() / variance) / 2
         return nats.nan_to_num(_MOST, posinf=_MOST).clamp_max(_MOST)
 
-    def affine(self, layer: nn.Module | None) -> tuple[float, float] | None:
+    def distance(self) -> tuple[float, float]:
+        """Return the medians of |m − μ| in deviations of the data, and of its variance by the running one."""
+        m, v, _, _ = self.data()
+        shift = (m - self.mean).abs() / (v + self.eps).sqrt()
+        return float(shift.median()), float(((v + self.eps) / (self.variance + self.eps)).median())
+
+    def affine(self, layer: nn.Module) -> tuple[float, float] | None:
         """Return a and the mean of b if an affine map x ↦ a·x + b of the inputs explains the misfit, or None.
 
         A layer with weights W, sums S of W over positions, and bias w makes means a(μ − w) + w + Σᵢ Sᵢ bᵢ and

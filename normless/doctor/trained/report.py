@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pandas as pd
 
+from normless.doctor.findings import Finding, in_order
 from normless.doctor.report import Diagnosis
 from normless.doctor.trained.limits import QUANTITIES
 from normless.spec import jsonable
@@ -23,18 +25,23 @@ class Health(Diagnosis):
         table: a row for each layer and residual block in execution order, with the columns `layer`, `kind`, and the
             names of `normless.doctor.trained.limits.QUANTITIES`; NaN where a quantity does not apply.
         passes: the number of forward passes that were made.
+        order: the positions in execution of the places of findings.
     """
 
     nothing: ClassVar[str] = "Nothing was found that is wrong with the network"
     aside: ClassVar[str] = "advice (the network computes well all the same):"
     table: pd.DataFrame = field(default_factory=pd.DataFrame)
     passes: int = 0
+    order: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings and the rows of the table, without missing values, as data for JSON."""
         rows = self.table.to_dict(orient="records")
         known = [{str(name): value for name, value in row.items() if pd.notna(value)} for row in rows]
         return super().to_dict() | {"layers": jsonable(known), "passes": self.passes}
+
+    def _ranked(self) -> list[Finding]:
+        return in_order((found for check in self.checks for found in check.findings), self.order)
 
     @property
     def _unseen(self) -> str:

@@ -17,8 +17,8 @@ from normless._internal.state import running
 from normless.doctor.facts.batches import Batches, mixed, size_of
 from normless.doctor.facts.flow import tensors
 from normless.doctor.trained.fit import Fit
+from normless.doctor.trained.meter import Meter
 from normless.doctor.trained.streams import Divisors, Sums
-from normless.doctor.trained.units import Meter
 from normless.edits import Surgery
 from normless.errors import InputsError, NormlessError
 from normless.nn import Tokens
