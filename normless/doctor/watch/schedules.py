@@ -43,24 +43,21 @@ class Rate:
 
     def judge(self, rate: float, initial: float, loss: float | None) -> tuple[str, Evidence] | None:
         """Add a step; return a kind and numbers if the rate does not train."""
-        self._steps += 1
-        self._highest = max(self._highest, rate)
+        self._steps, self._highest = self._steps + 1, max(self._highest, rate)
         self._zero = self._zero + 1 if rate == 0 else 0
         self._tiny = self._tiny + 1 if rate <= TINY * self._highest else 0
-        self._same = self._same + 1 if rate == self._last else 1
-        self._last = rate
+        self._same, self._last = self._same + 1 if rate == self._last else 1, rate
         if rate > FAST * self._highest:
             self._fast += 1
-            if loss is not None:
-                self._losses.append(loss)
-        evidence = {"rate": rate, "highest": self._highest, "initial": initial}
-        if self._zero >= max(IDLE, END * self._steps):
-            return "zero_rate_in_steps", evidence | {"steps": self._zero}
-        if self._highest <= TINY * initial and self._same >= WAITED:
-            return "unstarted_warm_up", evidence | {"steps": self._same}
-        if self._tiny >= max(IDLE, LATER * self._fast) and self._still_fell():
-            return "early_decay", evidence | {"steps": self._fast, "later": self._tiny}
-        return None
+            self._losses.extend([] if loss is None else [loss])
+        faults = {
+            "zero_rate_in_steps": (self._zero >= max(IDLE, END * self._steps), self._zero),
+            "unstarted_warm_up": (self._highest <= TINY * initial and self._same >= WAITED, self._same),
+            "early_decay": (self._tiny >= max(IDLE, LATER * self._fast) and self._still_fell(), self._fast),
+        }
+        evidence = {"rate": rate, "highest": self._highest, "initial": initial, "later": self._tiny}
+        found = ((kind, evidence | {"steps": steps}) for kind, (holds, steps) in faults.items() if holds)
+        return next(found, None)
 
     def _still_fell(self) -> bool:
         """Whether the loss fell in the last steps at a rate that trains; True if these are too few for a plateau."""

@@ -6,7 +6,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from itertools import count
-from math import isfinite
 from os import PathLike
 from pathlib import Path
 from threading import get_ident
@@ -25,7 +24,7 @@ from normless.doctor.findings import Finding
 from normless.doctor.watch.broken_step import BrokenStep, Origin
 from normless.doctor.watch.hooks import OF_STEPS, Called, enter_tables
 from normless.doctor.watch.loop import Loop
-from normless.doctor.watch.measured import Record, StepState, multipliers
+from normless.doctor.watch.measured import Record, StepState
 from normless.doctor.watch.training import Training
 from normless.extras import require_extra
 from normless.probes import every
@@ -170,12 +169,10 @@ class Watch:
 
     def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the network's parameters that an optimizer holds, by name; computed once in a step."""
-        if self._model() is None:
-            # Other tensors may have the same addresses by now.
-            return {}
-        if id(optimizer) not in self._now.held:
+        # Once the network is deleted, other tensors may have the same addresses.
+        if id(optimizer) not in self._now.held and self._model() is not None:
             self._now.held[id(optimizer)] = held_by(optimizer, self._names)
-        return self._now.held[id(optimizer)]
+        return self._now.held.get(id(optimizer), {}) if self._model() is not None else {}
 
     def _is_elsewhere(self, optimizer: Optimizer) -> bool:
         """Whether another thread than that of the network's passes takes a step, on none of its parameters."""
@@ -203,9 +200,7 @@ class Watch:
                 self._look(optimizer)
             return loss
 
-        if "closure" in kwargs:
-            return args, kwargs | {"closure": watched}
-        return (args[0], watched, *args[2:]), kwargs
+        return args[:1], kwargs | {"closure": watched}
 
     @torch.no_grad()
     def _look(self, optimizer: Optimizer) -> None:
@@ -296,19 +291,7 @@ class Watch:
         """Record this step, and judge it together with earlier measured steps."""
         model, now = self._model(), self._now
         assert model is not None
-        shards, outputs = self._shards, now.outputs or Outputs()
-        off = self._record.units_off(shards.everywhere(outputs.off))
-        sizes, alphas = shards.root_mean_squares(outputs.sizes), shards.largest(multipliers(model))
-        output, shares, multiplier, update, lost = map(as_floats, (sizes, off, alphas, now.updates, now.lost))
-        # A weight of zeros has no relative update, and a gradient of zeros has no update that could be lost.
-        update, lost = (
-            {name: ratio for name, ratio in ratios.items() if isfinite(ratio)} for ratios in (update, lost)
-        )
-        total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
-        whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
-        layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
-        layers["multiplier"] = multiplier
-        self._record.add(self.step, whole | layers)
+        layers = self._record.measure(self.step, model, now, self._shards)
         self._training.report("moved_statistics", {}, self._record.moved_statistics(model))
         self._training.judge_measurement(layers, rate)
 
