@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,12 @@ class Fit:
     eps: float
     means: list[Tensor] = field(default_factory=list)
     squares: list[Tensor] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, norm: Any) -> Fit:
+        """Keep the running statistics of a norm."""
+        mean, variance = (each.double().clone() for each in (norm.running_mean, norm.running_var))
+        return cls(mean, variance, float(getattr(norm, "eps", 0.0)))
 
     def see(self, x: Tensor) -> None:
         """Add an input (B, C, …)."""

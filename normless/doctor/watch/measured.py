@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -36,7 +35,7 @@ class StepState:
     loss: float | None = None
     seen: Replay | None = None
     passes: int = 0
-    loss_tensor: weakref.ref[Tensor] | None = None
+    loss_tensor: Callable[[], Tensor | None] = lambda: None
     outputs: Outputs | None = None
     held: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
