@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from statistics import median
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from normless.doctor.facts.held import trained_parameters
+from normless.doctor.findings import Evidence
 from normless.doctor.rules.modes import is_frozen
 from normless.doctor.watch.gradients import BackwardPasses, Clipping
-from normless.doctor.watch.schedules import Rate, rates
 from normless.doctor.watch.setbacks import Setbacks
 from normless.doctor.watch.training import Training
 
@@ -31,6 +32,51 @@ LOST = 2
 LEFT = 30
 # Batches of at least LEAST labels are judged; only the first READ batches are read.
 LEAST, READ = 4, 400
+# The least number of steps at a rate of 0, or at a decayed rate; schedules may end with fewer of them, or with this
+# share of all steps at 0.
+IDLE, END = 20, 0.05
+# A rate below this share of the largest so far, or of the one before a warm-up, changes nothing; the steps above FAST
+# times the largest rate are those that train.
+TINY, FAST = 1e-3, 1e-2
+# A decay is too early if this many times as many steps follow it as came before it; one that is exponential over the
+# whole training reaches 1e-7 then. A warm-up that has stayed at a tiny rate for WAITED steps is never stepped.
+LATER, WAITED = 2, 100
+# A loss still falls if the median of the last 20 losses is below this share of that of the 20 losses before.
+WINDOW, FALLS = 40, 0.98
+
+
+@dataclass
+class Rate:
+    """The learning rate of a group over the steps so far: the largest, and numbers of steps, in all or in a row."""
+
+    _highest: float = 0.0
+    _last: float = -1.0
+    _steps: int = 0
+    _fast: int = 0
+    _runs: dict[str, int] = field(default_factory=dict)
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    def judge(self, rate: float, initial: float, loss: float | None) -> tuple[str, Evidence] | None:
+        """Add a step; return a kind and numbers if the rate does not train."""
+        self._steps, self._highest = self._steps + 1, max(self._highest, rate)
+        if rate > FAST * self._highest:
+            self._fast += 1
+            self._losses.extend([] if loss is None else [loss])
+        holds = {"zero": rate == 0, "tiny": rate <= TINY * self._highest, "same": rate == self._last}
+        self._runs = {name: (self._runs.get(name, 0) + 1) * held for name, held in holds.items()}
+        self._last = rate
+        zero, tiny, same = self._runs.values()
+        past, half = [*self._losses], WINDOW // 2
+        # A plateau shows only in enough losses at a rate that trains.
+        fell = len(past) < WINDOW or median(past[half:]) < FALLS * median(past[:half])
+        faults = {
+            "zero_rate_in_steps": (zero >= max(IDLE, END * self._steps), zero),
+            "unstarted_warm_up": (self._highest <= TINY * initial and same >= WAITED, same),
+            "early_decay": (tiny >= max(IDLE, LATER * self._fast) and fell, self._fast),
+        }
+        evidence = {"rate": rate, "highest": self._highest, "initial": initial, "later": tiny}
+        found = ((kind, evidence | {"steps": steps}) for kind, (holds, steps) in faults.items() if holds)
+        return next(found, None)
 
 
 @dataclass(eq=False)
@@ -157,13 +203,23 @@ class Loop:
             self.training.judge_size(self._setbacks.size() / rate)
         self._clipping.stepped(held[name] for name in followed)
         self._judge_held(model, held)
-        for names, rate, initial in rates(optimizer, held):
-            if (fault := self._rates[names[0]].judge(rate, initial, loss)) is not None:
-                self.training.report(fault[0], {**fault[1], "parameters": len(names)}, names[:1])
+        self._judge_rates(optimizer, held, loss)
         if self._trains is not None:
             self._has_trained |= self._trains
             is_left, self._trains = self._has_trained and not self._trains, None
             self.training.in_a_row("left_in_evaluation", _changed_by_mode(model)[:1] if is_left else [])
+
+    def _judge_rates(self, optimizer: Optimizer, held: Mapping[str, Tensor], loss: float | None) -> None:
+        names = {id(parameter): name for name, parameter in held.items() if parameter.requires_grad}
+        for group in optimizer.param_groups:
+            own = [names[id(known)] for known in group["params"] if id(known) in names]
+            rate, initial = group.get("lr"), group.get("initial_lr", 0.0)
+            # A rate in a tensor would have to be read from the device.
+            if not own or rate is None or isinstance(rate, Tensor):
+                continue
+            before_warm_up = 0.0 if isinstance(initial, Tensor) else float(initial)
+            if (fault := self._rates[own[0]].judge(float(rate), before_warm_up, loss)) is not None:
+                self.training.report(fault[0], {**fault[1], "parameters": len(own)}, own[:1])
 
     def _judge_held(self, model: nn.Module, held: Mapping[str, Tensor]) -> None:
         """Report parameters with gradients that no optimizer holds and nothing else has changed."""
