@@ -279,7 +279,9 @@ def best_rate(
     for factor in factors:
         if screened(factor).progress < -LITTLE and factor > 1:
             break
-    best = begun[0][0]
+    best, first = begun[0]
+    if first.trial.progress <= 0:
+        return None
     for between in BETWEEN:
         screened(best * between)
     runs = [run for _, run in begun]
