@@ -45,7 +45,7 @@ class Experiment:
         cause: what it concerns, as the first word of a kind.
         what: what prevents the fit if the change lets the batch be fitted.
         where: the modules or parameters that it concerns.
-        factor: a factor on all learning rates; the decay per step does not grow with it.
+        factor: a factor on all learning rates; the decay per step of copies does not grow with it.
         optimizer: the optimizer of which copies are made, in place of that of the training.
         batch: other inputs, targets or loss, by their names in an examination.
         stream: batches to take in turn, in place of the one of the examination.
@@ -177,7 +177,7 @@ class Run:
         self.network = network if other is None else other
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"] * experiment.factor
-            if experiment.factor > 1 and group.get("weight_decay"):
+            if experiment.factor > 1 and experiment.make is None and group.get("weight_decay"):
                 group["weight_decay"] = group["weight_decay"] / experiment.factor
         self.trial = Trial(float(max(group["lr"] for group in self.optimizer.param_groups)), ())
         self._batches = cycle(experiment.stream or [(self.exam.inputs, self.exam.targets)])
