@@ -14,11 +14,12 @@ from torch.optim import Optimizer
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless._internal.exclusive import exclusive
-from normless.doctor.experiments import batches, investigation, settings, trial
+from normless.doctor.experiments import batches, investigation, rates, settings
 from normless.doctor.experiments.cures import with_tried_cures
 from normless.doctor.facts.batches import Batches, are_several, read_batches
 from normless.doctor.facts.examination import BackwardError, Examination, PassError
 from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.held import trained_parameters
 from normless.doctor.facts.tables import tables_of
 from normless.doctor.facts.together import one_optimizer
 from normless.doctor.findings import Budget, Check, Evidence, Finding, finding
@@ -148,7 +149,7 @@ def diagnose(
         )
     if labels is None and loss is F.cross_entropy:
         loss = own_loss
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not trained_parameters(model):
         trial_steps = 0
     size = sum(parameter.numel() for parameter in model.parameters())
     allowed = budget if budget is not None or size < LARGE else 40 if optimizer is None else 80
@@ -231,7 +232,7 @@ def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
         yield Check("residual blocks", "there is no gradient to measure", asked=False)
     yield optimizer.check_optimizer(exam)
     yield direction.check_direction(exam)
-    yield trial.check_trial(exam, plan.steps)
+    yield rates.check_trial(exam, plan.steps)
     yield columns.check_target_scale(exam)
     yield terms.check_terms(exam)
     yield targets.check_relation(exam)

@@ -20,10 +20,20 @@ OF_SIGNAL = {
     if (_TEXTS.get(texts.get("like", ""), {}) | texts).get("signal")
 }
 
-# The kinds that a finding of a kind explains: where both are found, the consequence comes after the cause.
-EXPLAINS: dict[str, set[str]] = {}
-for _name, _texts in _TEXTS.items():
-    EXPLAINS.setdefault(_texts.get("kind", _name), set()).update(_texts.get("explains", ()))
+
+def _named(word: str) -> dict[str, set[str]]:
+    """Return by kind the kinds that its texts name under a word."""
+    found: dict[str, set[str]] = {}
+    for name, texts in _TEXTS.items():
+        found.setdefault(texts.get("kind", name), set()).update(texts.get(word, ()))
+    return found
+
+
+# The kinds that a finding of a kind explains: where both are found, the consequence comes after the cause. Those of
+# `explains_later` are explained where the order of layers is known, and the cause lies at an earlier one.
+EXPLAINS, EXPLAINS_LATER = _named("explains"), _named("explains_later")
+# Kinds that are advice until they explain another finding.
+LEADING = {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("advice") == "alone"}
 # Kinds that claim what trial steps refute if they fit the batch.
 REFUTABLE = OF_SIGNAL | {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("refutable")}
 
@@ -164,16 +174,30 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
     return made
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
+def causes_of(own: Finding, findings: Iterable[Finding], order: Mapping[str, int] | None = None) -> list[Finding]:
+    """Return the findings that explain one; `order` has the positions of places in execution."""
+
+    def first(known: Finding) -> int:
+        return min((order[place] for place in known.where if place in order), default=0) if order else 0
+
+    return [
+        cause
+        for cause in findings
+        if own.kind in EXPLAINS.get(cause.kind, ())
+        or (own.kind in EXPLAINS_LATER.get(cause.kind, ()) and first(cause) < first(own))
+    ]
+
+
+def in_order(findings: Iterable[Finding], order: Mapping[str, int] | None = None) -> list[Finding]:
     """Return findings, causes before what they explain and the most severe first; advice explains nothing."""
     found = [*findings]
-    kinds = {known.kind for known in found if not known.advice}
+    wrong = [known for known in found if not known.advice]
 
-    def steps_from_cause(kind: str) -> int:
-        causes = (cause for cause in kinds if kind in EXPLAINS.get(cause, ()))
-        return max((1 + steps_from_cause(cause) for cause in causes), default=0)
+    def steps_from_cause(own: Finding, *consequences: Finding) -> int:
+        causes = (cause for cause in causes_of(own, wrong, order) if cause not in consequences)
+        return max((1 + steps_from_cause(cause, own, *consequences) for cause in causes), default=0)
 
-    return sorted(found, key=lambda known: (steps_from_cause(known.kind), -known.severity))
+    return sorted(found, key=lambda known: (steps_from_cause(known), -known.severity))
 
 
 def finding(kind: str, where: Sequence[str], evidence: Evidence, *, grade: float = 1.0, **words: Any) -> Finding:
@@ -193,7 +217,7 @@ def finding(kind: str, where: Sequence[str], evidence: Evidence, *, grade: float
     where = tuple(name or "forward" for name in where)
     words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
-    advice = texts.get("advice", False)
+    advice = bool(texts.get("advice"))
     theory = texts["theory"].format_map(words) if texts.get("formats_theory") else texts["theory"]
     least, largest = (texts["severity"],) * 2 if isinstance(texts["severity"], float) else texts["severity"]
     severity = least + min(max(grade, 0.0), 1.0) * (largest - least)

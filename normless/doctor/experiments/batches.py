@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import cycle, islice
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import AdamW
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from normless._internal.state import quiet
-from normless.doctor.experiments.rates import CLEARLY, NEAR
-from normless.doctor.experiments.steps import copies, stepped
-from normless.doctor.experiments.trial import RATE
+from normless.doctor.experiments.engine import CLEARLY, Experiment, Run
+from normless.doctor.experiments.rates import NEAR
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.guessing import lowest_of_constants
 from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
-from normless.probes import compute_output, descend, loss_of, preserve_state
+from normless.probes import compute_output, loss_of, preserve_state
 
 # The number of batches that are read, of those that are held back, and of the steps on the others.
 MOST, HELD, STEPS = 64, 8, 100
@@ -33,15 +29,14 @@ LEAST, VALUES = 8, 2**27
 ERRORS = 2.0
 # The loss in evaluation is far above that in training mode if the gain there is below this share.
 LOST = 0.25
-
-
-@dataclass(frozen=True)
-class Held:
-    """The losses of held batches after training on others, in training mode and in evaluation."""
-
-    training: tuple[float, ...]
-    evaluation: tuple[float, ...]
-    seen: float
+# How targets may be misaligned: by examples within a batch, and by batches.
+_MISALIGNED = {
+    "the targets of the next example in the batch": (-1, 0),
+    "the targets of the example before in the batch": (1, 0),
+    "the targets of the next batch": (0, 1),
+    "the targets of the batch before": (0, -1),
+}
+Losses = tuple[float, ...]
 
 
 @check("other batches")
@@ -50,47 +45,32 @@ def check_batches(exam: Examination, batches: Batches) -> Steps:
     if len(batches) < LEAST or not any(exam.passed.gradients.values()) or not isfinite(exam.passed.loss):
         raise NotAsked(f"not tried: give {LEAST} batches or more, a list or a DataLoader")
     held = batches[: min(HELD, len(batches) // 2)]
-    seen = batches[len(held) :]
     constant = _constant(exam, held)
-    result = _trained(exam, seen, held)
-    if constant is None or not all(map(isfinite, (*result.training, *result.evaluation, result.seen))):
+    seen, training, evaluation = _trained(exam, batches, len(held))
+    if constant is None or not all(map(isfinite, (*training, *evaluation, seen))):
         raise NotAsked("the loss of constant outputs is not known, or the loss is not finite")
-    summary = (
-        f"after {STEPS} steps on {len(seen)} batches {len(held)} others have a loss of {fmean(result.training):.3g} "
-        f"in training mode and {fmean(result.evaluation):.3g} in evaluation, constant outputs {constant:.3g}"
-    )
-    evidence: Evidence = {
-        "steps": STEPS,
-        "seen": result.seen,
-        "held": fmean(result.training),
-        "held_in_evaluation": fmean(result.evaluation),
-        "constant": constant,
-    }
-    if _learns(result.training, constant):
-        gains = (constant - fmean(losses) for losses in (result.training, result.evaluation))
-        in_training, in_evaluation = gains
-        if in_evaluation < LOST * in_training and not _learns(result.evaluation, constant):
+    evidence: Evidence = {"steps": STEPS, "seen": seen, "held": fmean(training), "constant": constant}
+    evidence = {**evidence, "held_in_evaluation": fmean(evaluation)}
+    in_training, in_evaluation = (constant - fmean(losses) for losses in (training, evaluation))
+    if _learns(training, constant):
+        if in_evaluation < LOST * in_training and not _learns(evaluation, constant):
             yield finding("held_in_training_alone", (), evidence)
-        return summary
-    if _learns(result.evaluation, constant) or not _fits_one(exam):
-        return summary
-    aligned = next(
-        (
-            (words, other)
-            for words, change in _ALIGNMENTS.items()
-            if (other := change(batches)) is not None
-            if _learns(_trained(exam, other[len(held) :], other[: len(held)]).training, constant)
-        ),
-        None,
+    elif not _learns(evaluation, constant) and _fits_one(exam):
+        for words, shift in _MISALIGNED.items():
+            other = _shifted(batches, *shift)
+            if other is not None and _learns(_trained(exam, other, len(held))[1], constant):
+                yield finding("misaligned_targets", (), evidence, change=words)
+                break
+        else:
+            yield finding("nothing_holds", (), evidence)
+    return (
+        f"after {STEPS} steps on {len(batches) - len(held)} batches {len(held)} others have a loss of "
+        f"{fmean(training):.3g} in training mode and {fmean(evaluation):.3g} in evaluation, "
+        f"constant outputs {constant:.3g}"
     )
-    if aligned is not None:
-        yield finding("misaligned_targets", (), evidence, change=aligned[0])
-    else:
-        yield finding("nothing_holds", (), evidence)
-    return summary
 
 
-def _learns(losses: tuple[float, ...], constant: float) -> bool:
+def _learns(losses: Losses, constant: float) -> bool:
     """Whether held batches have a lower loss than constant outputs, by more than their deviation explains."""
     gain = constant - fmean(losses)
     error = stdev(losses) / sqrt(len(losses)) if len(losses) > 1 else inf
@@ -99,32 +79,21 @@ def _learns(losses: tuple[float, ...], constant: float) -> bool:
 
 def _fits_one(exam: Examination) -> bool:
     """Whether as many steps on a single batch take its loss clearly below that of constant outputs."""
-    model, optimizer = copies(exam, exam.optimizer or AdamW(exam.trained, RATE))
-    trial = stepped(exam, model, optimizer, STEPS)
-    return isfinite(exam.guessing) and trial.end < exam.guessing - CLEARLY * abs(exam.guessing)
+    return isfinite(exam.guessing) and Run(exam).to(STEPS).fell_below(exam.guessing) > CLEARLY
 
 
-def _trained(exam: Examination, seen: Batches, held: Batches) -> Held:
-    """Train a copy on batches in turn, and return the losses of held ones."""
-    exam.budget.spend(STEPS)
-    model, optimizer = copies(exam, exam.optimizer or AdamW(exam.trained, RATE))
-    with preserve_state(model, training=True), quiet():
-        losses = [*descend(model, islice(cycle(seen), STEPS), optimizer, loss=exam.loss, limit=inf)]
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.no_grad():
-        # Running statistics are part of what was learned.
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
-    training, evaluation = (_losses(exam, model, held, training=mode) for mode in (True, False))
-    return Held(training, evaluation, fmean(losses[-min(len(seen), len(losses)) :]))
-
-
-def _losses(exam: Examination, model: nn.Module, batches: Batches, *, training: bool) -> tuple[float, ...]:
-    losses: list[float] = []
-    for inputs, targets in batches:
-        with preserve_state(model, training=training), torch.no_grad(), quiet():
-            losses.append(float(loss_of(exam.loss, compute_output(model, inputs), inputs, targets)))
-    return tuple(losses)
+def _trained(exam: Examination, batches: Batches, held: int) -> tuple[float, Losses, Losses]:
+    """Train a copy on all but the first batches; return its loss, and those of the first ones in both modes."""
+    run = Run(exam, Experiment(stream=batches[held:]))
+    seen = fmean(run.to(STEPS).losses[held - len(batches) :])
+    found: list[Losses] = []
+    for mode in (True, False):
+        losses = list[float]()
+        for inputs, targets in batches[:held]:
+            with preserve_state(run.network, training=mode), torch.no_grad(), quiet():
+                losses.append(float(loss_of(exam.loss, compute_output(run.network, inputs), inputs, targets)))
+        found.append(tuple(losses))
+    return seen, *found  # type: ignore[return-value]
 
 
 def _constant(exam: Examination, held: Batches) -> float | None:
@@ -145,27 +114,17 @@ def _constant(exam: Examination, held: Batches) -> float | None:
     return lowest if isfinite(lowest) else None
 
 
-def _rolled(batches: Batches, shift: int) -> Batches | None:
-    """Return batches whose targets are those of the example before or after in the same batch."""
+def _shifted(batches: Batches, examples: int, places: int) -> Batches | None:
+    """Return batches with the targets of other examples or of another batch; None if shapes do not allow it."""
+    if places and len({tuple(tensor.shape for tensor in tensors(targets)) for _, targets in batches}) > 1:
+        return None
+
+    def rolled(value: Any) -> Any:
+        return value.roll(examples, 0) if examples and isinstance(value, Tensor) else value
+
     with suppress(RuntimeError, IndexError):
         return [
-            (inputs, tree_map(lambda value: value.roll(shift, 0) if isinstance(value, Tensor) else value, targets))
-            for inputs, targets in batches
+            (inputs, tree_map(rolled, batches[(number + places) % len(batches)][1]))
+            for number, (inputs, _) in enumerate(batches)
         ]
     return None
-
-
-def _exchanged(batches: Batches, shift: int) -> Batches | None:
-    """Return batches with the targets of the next or the last batch."""
-    shapes = {tuple(tensor.shape for tensor in tensors(targets)) for _, targets in batches}
-    if len(shapes) > 1:
-        return None
-    return [(inputs, batches[(number + shift) % len(batches)][1]) for number, (inputs, _) in enumerate(batches)]
-
-
-_ALIGNMENTS: dict[str, Callable[[Batches], Batches | None]] = {
-    "the targets of the next example in the batch": lambda batches: _rolled(batches, -1),
-    "the targets of the example before in the batch": lambda batches: _rolled(batches, 1),
-    "the targets of the next batch": lambda batches: _exchanged(batches, 1),
-    "the targets of the batch before": lambda batches: _exchanged(batches, -1),
-}

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from normless._internal.state import quiet, unfused
 from normless.doctor.facts.flow import Call, Flow, Seen, Tracer, tensors
 from normless.doctor.facts.guessing import lowest_of_constants, lowest_of_outputs
+from normless.doctor.facts.held import trained_parameters
 from normless.doctor.facts.symmetry import has_equal_rows
 from normless.doctor.facts.tape import Event, LossCall, Tape, active_rate, recorded
 from normless.doctor.findings import Budget, Finding
@@ -244,7 +245,7 @@ class Examination:
     @property
     def trained(self) -> list[nn.Parameter]:
         """The parameters that require gradients."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return [*trained_parameters(self.model).values()]
 
     @property
     def depth(self) -> int:

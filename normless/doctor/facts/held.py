@@ -11,6 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require gradients, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def held(optimizer: Optimizer | None) -> list[Tensor]:
     """Return the parameters of all groups of an optimizer; none if there is no optimizer."""
     groups = [] if optimizer is None else optimizer.param_groups
@@ -49,7 +54,7 @@ class NamedGroup:
 
 def named_groups(optimizer: Optimizer, model: nn.Module) -> list[NamedGroup]:
     """Return the groups of an optimizer with the names of the network's trainable parameters in them."""
-    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    names = {id(parameter): name for name, parameter in trained_parameters(model).items()}
     return [
         NamedGroup(number, group, tuple(names[id(known)] for known in group["params"] if id(known) in names))
         for number, group in enumerate(optimizer.param_groups)

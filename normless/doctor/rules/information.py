@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -13,8 +12,7 @@ from operator import is_
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.experiments.rates import MANY
-from normless.doctor.experiments.steps import fits, tried
+from normless.doctor.experiments.engine import MANY, Experiment, fits, tried
 from normless.doctor.facts.changes import change_of
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Call, tensors
@@ -105,18 +103,18 @@ def _is_helped_by_positions(exam: Examination) -> bool:
     if exam.optimizer is None:
         return True
 
-    def add_positions(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    def add_positions(_: nn.Module, __: object, output: Tensor) -> Tensor:
         if output.dim() != 3:
             return output
         places = torch.randn(output.shape[1:], generator=torch.Generator().manual_seed(0)).to(output)
         return output + output.detach().std() * places
 
-    before = tried(exam, exam.optimizer, MANY)[1]
-    with ExitStack() as stack:
-        for layer in exam.model.modules():
+    def alter(network: nn.Module, _: object) -> None:
+        for layer in network.modules():
             if isinstance(layer, nn.Embedding):
-                stack.enter_context(layer.register_forward_hook(add_positions))
-        after = tried(exam, exam.optimizer, MANY)[1]
+                layer.register_forward_hook(add_positions)
+
+    before, after = (tried(exam, exam.optimizer, MANY, each)[1] for each in (Experiment(), Experiment(alter=alter)))
     return after.end < HALF * before.end
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless.doctor.experiments.steps import fits, tried
+from normless.doctor.experiments.engine import fits, tried
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.relations import IGNORED

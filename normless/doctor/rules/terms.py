@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from normless._internal.reach import reachable
 from normless._internal.state import quiet
-from normless.doctor.experiments.steps import tried
+from normless.doctor.experiments.engine import Experiment, tried
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import LOSS, Call, Seen, Tracer
+from normless.doctor.facts.held import trained_parameters
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.probes import loss_of, preserve_state
 
@@ -100,7 +101,7 @@ def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
 
     model, _ = tried(exam, exam.optimizer, STEPS)
     after = next((term.value for term in terms_of(exam, model) if term.index == small.index), small.value)
-    _, trial = tried(exam.changed(loss=alone), exam.optimizer, STEPS)
+    _, trial = tried(exam, exam.optimizer, STEPS, Experiment(batch={"loss": alone}))
     if not trial.progress > ALONE or small.value - after > BESIDE * (small.value - trial.end):
         return None
     evidence: dict[str, Any] = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
@@ -128,7 +129,7 @@ def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
         root = None if root is None else root.origin()
         calls = [*_added(root, made)] if root in made else []
         order = {call: index for index, call in enumerate(made)}
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parameters = [*trained_parameters(model).values()]
         return [
             Term(order[call], call, float(made[call].detach()), _norms(value, call, calls, made, parameters))
             for call in dict.fromkeys(calls)

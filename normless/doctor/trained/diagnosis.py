@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch.nn.functional as F
@@ -15,22 +16,70 @@ from normless._internal.copying import require_whole
 from normless._internal.exclusive import exclusive
 from normless._internal.state import in_mode
 from normless.doctor.facts.batches import read_batches
-from normless.doctor.findings import Check, Finding
-from normless.doctor.trained import blocks, signal, weights
-from normless.doctor.trained.graded import LESS
+from normless.doctor.findings import LEADING, Check, Finding, causes_of, in_order
+from normless.doctor.report import Diagnosis
+from normless.doctor.trained import checks, removal
 from normless.doctor.trained.limits import QUANTITIES
-from normless.doctor.trained.report import Health
 from normless.doctor.trained.subject import Subject
 from normless.errors import InputsError, NormlessError
 from normless.probes import Loss
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless.spec import jsonable
+
+# More rows than this are shortened in texts.
+_MOST_ROWS = 60
+
+
+@dataclass(frozen=True)
+class Health(Diagnosis):
+    """The checks of a trained network, their findings, and a table of what was measured of each layer.
+
+    Attributes:
+        table: a row for each layer and residual block in execution order, with the columns `layer`, `kind`, and the
+            names of `normless.doctor.trained.limits.QUANTITIES`; NaN where a quantity does not apply.
+        passes: the number of forward passes that were made.
+        order: the positions in execution of the places of findings.
+    """
+
+    nothing: ClassVar[str] = "Nothing was found that is wrong with the network"
+    aside: ClassVar[str] = "advice (the network computes well all the same):"
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
+    passes: int = 0
+    order: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the findings and the rows of the table, without missing values, as data for JSON."""
+        rows = self.table.to_dict(orient="records")
+        known = [{str(name): value for name, value in row.items() if pd.notna(value)} for row in rows]
+        return super().to_dict() | {"layers": jsonable(known), "passes": self.passes}
+
+    def _ranked(self) -> list[Finding]:
+        return in_order((found for check in self.checks for found in check.findings), self.order)
+
+    @property
+    def _unseen(self) -> str:
+        return "other data, how it was trained"
+
+    def full(self, *, why: bool = True) -> str:
+        """Return the findings and checks as `Diagnosis.full` does, and the table by layer."""
+        shown, zero = self._shown()
+        text = shown.to_string(index=False, na_rep="–", float_format="{:.3g}".format, max_rows=_MOST_ROWS)
+        parts = [super().full(why=why), "", text] if len(shown) else [super().full(why=why)]
+        return "\n".join([*parts, *([f"0 in all layers: {', '.join(zero)}"] if zero else [])])
+
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        """Return the table without quantities that are zero in all layers, and the names of these."""
+        measured = [name for name in QUANTITIES if name in self.table and self.table[name].notna().any()]
+        zero = [name for name in measured if not self.table[name].fillna(0).any()]
+        return self.table[["layer", "kind", *(name for name in measured if name not in zero)]], zero
+
 
 _CHECKS = (
-    *(weights.check_values, signal.check_outputs, signal.check_fit, weights.check_gamma, signal.check_units),
-    *(weights.check_divisors, signal.check_attention, signal.check_outliers, weights.check_equal),
+    *(checks.check_values, checks.check_outputs, checks.check_fit, checks.check_gamma, checks.check_units),
+    *(checks.check_flat, checks.check_divisors, checks.check_attention, checks.check_outliers, checks.check_equal),
 )
-_REMOVALS = (blocks.check_parts, blocks.check_cost)
+_REMOVALS = (removal.check_parts, removal.check_cost)
 
 
 @exclusive
@@ -83,48 +132,29 @@ def diagnose_trained(
                 subject.map = find_residual_map(model, *positional, **named)
         except NormlessError as error:
             subject.unmapped = str(error)
-    checks: list[Check] = []
+    made: list[Check] = []
     for each in (*_CHECKS, *(_REMOVALS if remove else ())):
-        checks.append(each(subject))
-        if checks[-1].blocks:
-            why = f"repair the {checks[-1].name} first: nothing else can be judged before"
-            checks.append(Check("everything else", why, asked=False))
+        made.append(each(subject))
+        if made[-1].blocks:
+            why = f"repair the {made[-1].name} first: nothing else can be judged before"
+            made.append(Check("everything else", why, asked=False))
             break
-    checks = _ranked(checks, subject)
     missed = tuple(subject.measured.sums.missed) if "measured" in vars(subject) else ()
-    return Health(tuple(checks), missed, table=_table(subject), passes=subject.passes)
+    places = {place for each in made for found in each.findings for place in found.where}
+    order = {place: subject.at(place) for place in places}
+    return Health(_led(made, order), missed, table=_table(subject), passes=subject.passes, order=order)
 
 
-# Findings from which others follow at later layers, and findings that may follow.
-_CAUSES = {"zero_gamma", "dead_units", "saturated_units", "saturated_attention", "divides_by_epsilon"}
-_OUTLIERS = {"massive_activations", "outlier_features"}
-_CONSEQUENCES = {"unfitting_statistics", "dead_units", "saturated_units", "saturated_attention", "idle_layer"}
+def _led(made: list[Check], order: dict[str, int]) -> tuple[Check, ...]:
+    """Return the checks; advice of some kinds is a finding if another finding follows from it."""
+    every = [found for each in made for found in each.findings]
+    causes = [cause for own in every if not own.advice for cause in causes_of(own, every, order)]
+    leading = {id(cause) for cause in causes if cause.kind in LEADING}
 
+    def led(found: Finding) -> Finding:
+        return replace(found, advice=found.advice and id(found) not in leading)
 
-def _ranked(checks: list[Check], subject: Subject) -> list[Check]:
-    """Make findings less severe that follow from another one at an earlier layer.
-
-    Outliers from which another finding follows are a finding themselves.
-    """
-    every = [found for check in checks for found in check.findings]
-
-    def causes(found: Finding) -> list[Finding]:
-        first = min(map(subject.at, found.where), default=0)
-        return [
-            one
-            for one in every
-            if one.kind != found.kind and found.kind in _CONSEQUENCES and not found.advice
-            if one.kind in _OUTLIERS or (one.kind in _CAUSES and not one.advice)
-            if min(map(subject.at, one.where)) < first
-        ]
-
-    leading = [id(cause) for found in every for cause in causes(found) if cause.kind in _OUTLIERS]
-
-    def judged(found: Finding) -> Finding:
-        less = LESS if causes(found) else 0.0
-        return replace(found, severity=found.severity - less, advice=found.advice and id(found) not in leading)
-
-    return [replace(check, findings=tuple(map(judged, check.findings))) for check in checks]
+    return tuple(replace(each, findings=tuple(map(led, each.findings))) for each in made)
 
 
 def _table(subject: Subject) -> pd.DataFrame:

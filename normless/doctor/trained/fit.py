@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,12 @@ class Fit:
     eps: float
     means: list[Tensor] = field(default_factory=list)
     squares: list[Tensor] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, norm: Any) -> Fit:
+        """Keep the running statistics of a norm."""
+        mean, variance = (each.double().clone() for each in (norm.running_mean, norm.running_var))
+        return cls(mean, variance, float(getattr(norm, "eps", 0.0)))
 
     def see(self, x: Tensor) -> None:
         """Add an input (B, C, …)."""
@@ -65,7 +72,13 @@ class Fit:
         nats = (logs.exp() - 1 - logs + apart.square() / variance) / 2
         return nats.nan_to_num(_MOST, posinf=_MOST).clamp_max(_MOST)
 
-    def affine(self, layer: nn.Module | None) -> tuple[float, float] | None:
+    def distance(self) -> tuple[float, float]:
+        """Return the medians of |m − μ| in deviations of the data, and of its variance by the running one."""
+        m, v, _, _ = self.data()
+        shift = (m - self.mean).abs() / (v + self.eps).sqrt()
+        return float(shift.median()), float(((v + self.eps) / (self.variance + self.eps)).median())
+
+    def affine(self, layer: nn.Module) -> tuple[float, float] | None:
         """Return a and the mean of b if an affine map x ↦ a·x + b of the inputs explains the misfit, or None.
 
         A layer with weights W, sums S of W over positions, and bias w makes means a(μ − w) + w + Σᵢ Sᵢ bᵢ and

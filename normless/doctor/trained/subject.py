@@ -7,7 +7,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -18,8 +18,8 @@ from normless.affine.removal_edit import FreezableNorms
 from normless.doctor.facts.batches import Batches, mixed, size_of
 from normless.doctor.facts.flow import tensors
 from normless.doctor.trained.fit import Fit
+from normless.doctor.trained.meter import Meter
 from normless.doctor.trained.streams import Divisors, Sums
-from normless.doctor.trained.units import Meter
 from normless.edits import Surgery
 from normless.errors import InputsError, NormlessError
 from normless.nn import Tokens
@@ -31,6 +31,14 @@ from normless.residual.classify import kind_of
 # Outputs of transformers that are results of inner layers.
 _INNER = {"past_key_values", "hidden_states", "attentions", "encoder_last_hidden_state"}
 UNFIT = "running statistics do not fit the data: repair them first, since evaluation computes something else"
+
+
+class Measured(NamedTuple):
+    """What one pass on each batch shows; see the classes of the attributes."""
+
+    meter: Meter
+    sums: Sums
+    divisors: Mapping[str, Divisors]
 
 
 @dataclass
@@ -100,20 +108,35 @@ class Subject:
 
     @cached_property
     def measured(self) -> Measured:
-        """One pass on each batch in evaluation mode."""
-        return measure(self)
+        """What one pass on each batch shows, in evaluation mode."""
+        modules = dict(self.model.named_modules())
+        kinds = {path: kind_of(module) for path, module in modules.items()}
+        for layer in self.map.layers() if self.map else ():
+            if layer.path in modules and layer.kind in ("activation", "weight", "norm"):
+                kinds[layer.path] = layer.kind
+        activations = {path for path, kind in kinds.items() if kind == "activation"}
+        layers = {path: modules[path] for path, kind in kinds.items() if kind in ("weight", "norm")}
+        divisors, _, tokens = self.freezables
+        meter = Meter(activations, layers, divisors)
+        sums = Sums(meter.paused)
+        with running(self.model, False), self.model.register_forward_pre_hook(tokens.enter, with_kwargs=True):
+            for inputs, _ in self.batches:
+                observed = attach_hooks(Setting(self.model, self.map), [sums]) if self.map else nullcontext()
+                with meter.measuring(self.model, inputs), observed:
+                    self.run(inputs)
+        return Measured(meter, sums, divisors)
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
         """What norms with running statistics read where batch norms normalize by the batch, in execution order."""
         norms = {path: norm for path, norm in self.norms.items() if isinstance(norm.running_mean, Tensor)}
-        stored = {path: _statistics(norm) for path, norm in norms.items()}
+        stored = {path: Fit.of(norm) for path, norm in norms.items()}
         found: dict[str, Fit] = {}
 
         def see(path: str, norm: Any, inputs: tuple[Any, ...]) -> None:
             x = inputs[0]
             if isinstance(x, Tensor) and x.dim() > 1:
-                found.setdefault(path, Fit(*stored[path], float(getattr(norm, "eps", 0.0)))).see(x)
+                found.setdefault(path, stored[path]).see(x)
 
         with running(self.model, False), ExitStack() as stack:
             for path, norm in norms.items():
@@ -176,40 +199,3 @@ class Subject:
             about = old - old.mean(0) if old.dim() and len(old) > 1 else old
             changes.append(float((new - old).norm() / about.norm().clamp_min(1e-300)))
         return max(changes, default=nan), loss_after - loss
-
-
-@dataclass
-class Measured:
-    """What one pass on each batch shows; see the classes of the attributes."""
-
-    meter: Meter
-    sums: Sums
-    divisors: Mapping[str, Divisors]
-
-
-def measure(subject: Subject) -> Measured:
-    """Run every batch once while activations, sums and norms are measured."""
-    model, mapped = subject.model, subject.map
-    modules = dict(model.named_modules())
-    layers = {path: module for path, module in modules.items() if kind_of(module) in ("weight", "norm")}
-    activations = {path for path, module in modules.items() if kind_of(module) == "activation"}
-    for layer in mapped.layers() if mapped else ():
-        if ":" not in layer.path and layer.path in modules:
-            if layer.kind == "activation":
-                activations.add(layer.path)
-            elif layer.kind in ("weight", "norm"):
-                layers[layer.path] = modules[layer.path]
-    divisors, _, tokens = subject.freezables
-    meter = Meter(activations, layers, divisors)
-    found = Measured(meter, Sums(meter.paused), divisors)
-    with running(model, False), model.register_forward_pre_hook(tokens.enter, with_kwargs=True):
-        for inputs, _ in subject.batches:
-            observed = attach_hooks(Setting(model, mapped), [found.sums]) if mapped else nullcontext()
-            with found.meter.measuring(model, inputs), observed:
-                subject.run(inputs)
-    return found
-
-
-def _statistics(norm: Any) -> tuple[Tensor, Tensor]:
-    """Return copies of the running mean and variance in float64."""
-    return norm.running_mean.double().clone(), norm.running_var.double().clone()

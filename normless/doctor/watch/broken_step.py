@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from normless._internal.copying import is_sharded
 from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.held import trained_parameters
 from normless.doctor.facts.nonfinite import Broken, Search
 from normless.doctor.facts.replay import Replay
 from normless.doctor.facts.shards import reshard
@@ -23,6 +24,7 @@ from normless.probes import preserve_state
 
 # The largest number of operations of a loss to name.
 NAMED = 6
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class BrokenStep:
-    """A step whose loss or gradient is not finite, before its update.
+    """A step whose loss or gradient (`what`) is not finite, before its update.
 
     Attributes:
         passes: the number of its passes.
@@ -64,36 +66,20 @@ class BrokenStep:
             broken = next(found, None) or _backward(search, model, output)
         reshard(model)
         if broken is not None:
-            return self._of_call(broken, tensors((args, kwargs)))
+            return _of_call(broken, tensors((args, kwargs)))
         if self.passes > 1:
             return self.unseen(
                 f"this step made {self.passes} passes; only the last of them can be repeated, and its outputs and "
                 "gradients are finite"
             )
-        return self._of_loss({tensor.grad_fn.name() for tensor in output if tensor.grad_fn is not None})
-
-    def _of_call(self, broken: Broken, inputs: list[Tensor]) -> Origin:
-        """Describe a call, a state or data with such a value."""
-        call = broken.call
-        if call.kind in ("parameter", "buffer"):
-            return Origin((call.name,), f"{call.name} holds such values already", call.name)
-        if call.kind == "inputs":
-            counts = count_not_finite(inputs)
-            words = f"{counts['values']} input values are not finite, the first in example {counts['example']}"
-            return Origin((), words, "the data", counts)
-        at = f"{call.name} in {call.place}" if call.line is None else f"in {call.place}, {call.name} at {call.line}"
-        words = f"{at} is the first to {broken.does} ({broken.value}); it reads {broken.all_reads}"
-        known = {"operation": call.name, "value": broken.value, "line": broken.line}
-        return Origin((call.path,), words, broken.line, known)
-
-    def _of_loss(self, ends: set[str]) -> Origin:
-        """Describe a value that arises in the loss, after the operations that made the network's outputs (`ends`)."""
-        seen = "in a repeated pass, the outputs" + (" and their gradients" if self.what == "gradient" else "")
-        if self.what == "gradient" and (last := self._last_gradient(f"{seen} are finite, and ", {})) is not None:
+        is_loss = self.what == "loss"
+        finite = f"in a repeated pass, the outputs {'are' if is_loss else 'and their gradients are'} finite"
+        if not is_loss and (last := self._last_gradient(f"{finite}, and ", {})) is not None:
             return last
+        ends = {tensor.grad_fn.name() for tensor in output if tensor.grad_fn is not None}
         names = [] if self.loss is None else _operations(self.loss, ends)
         made = f", made by {', '.join(names)}" if names else ""
-        words = f"{seen} are finite, so it arises in the loss{made}, or in random numbers of the first pass"
+        words = f"{finite}, so it arises in the loss{made}, or in random numbers of the first pass"
         return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)")
 
     def unseen(self, why: str) -> Origin:
@@ -110,6 +96,43 @@ class BrokenStep:
         return Origin((broken[-1],), words, broken[-1], evidence)
 
 
+def _of_call(broken: Broken, inputs: list[Tensor]) -> Origin:
+    """Describe a call, a state or data with a value that is not finite."""
+    call = broken.call
+    if call.kind in ("parameter", "buffer"):
+        return Origin((call.name,), f"{call.name} holds such values already", call.name)
+    if call.kind == "inputs":
+        counts = count_not_finite(inputs)
+        words = f"{counts['values']} input values are not finite, the first in example {counts['example']}"
+        return Origin((), words, "the data", counts)
+    at = f"{call.name} in {call.place}" if call.line is None else f"in {call.place}, {call.name} at {call.line}"
+    words = f"{at} is the first to {broken.does} ({broken.value}); it reads {broken.all_reads}"
+    return Origin(
+        (call.path,), words, broken.line, {"operation": call.name, "value": broken.value, "line": broken.line}
+    )
+
+
+@dataclass
+class Repeats:
+    """Repeats passes of a training; one that fails is reported, and is the last."""
+
+    report: Callable[..., object]
+    has_failed: bool = False
+
+    def run(self, seen: Replay | None, repeat: Callable[[Replay], Found]) -> Found | None:
+        """Run something with a pass; None if that fails, or failed before."""
+        if self.has_failed:
+            return None
+        try:
+            if seen is None:
+                raise ValueError("no forward pass was seen; of a compiled network watch what torch.compile returned")
+            return repeat(seen)
+        except Exception as error:
+            self.has_failed = True
+            self.report("no_replay", {}, reason=str(error))
+            return None
+
+
 def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call a network; lines outside its code are not the user's."""
     return model(*args, **kwargs)
@@ -117,15 +140,13 @@ def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken | None:
     """Return the first call that passes on such a gradient if the outputs get random gradients."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     live = [tensor for tensor in output if tensor.requires_grad and tensor.is_floating_point()]
     # Other processes may have found the value in their forward pass, and norms would wait for them.
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
     if not live or not alone or is_sharded(model):
         return None
-    return search.backward(
-        torch.stack([(tensor.float() * torch.randn_like(tensor)).sum() for tensor in live]).sum(), trained
-    )
+    value = torch.stack([(tensor.float() * torch.randn_like(tensor)).sum() for tensor in live]).sum()
+    return search.backward(value, [*trained_parameters(model).values()])
 
 
 def _leaf(value: object) -> object:

@@ -20,11 +20,13 @@ from normless.doctor.facts.flow import tensors
 FOLLOWED, ELEMENTS = 8, 4096
 # A loss that is multiplied by this or more is scaled for the range of float16.
 SCALED = 256.0
-# The number of steps whose gradient shrank afterwards; a second clipping rounds, and leaves more than this share.
-LATE, SHRUNK = 5, 0.999
+# A second clipping rounds, and leaves more than this share of a gradient.
+SHRUNK = 0.999
 # A norm is constant if it varies by less than this share over STEPS steps, and tiny below TINY, if the median layer
 # changes by less than SLOW in a step.
 STEPS, CONSTANT, TINY, SLOW = 20, 1e-3, 1e-2, 1e-5
+Largest = dict[str, Tensor]
+"""The largest element of each followed gradient that exists, by parameter."""
 
 
 @dataclass(eq=False)
@@ -32,9 +34,9 @@ class BackwardPasses:
     """The gradients of some parameters around the backward passes since their last steps.
 
     Attributes:
-        read: the largest element of the gradient after the last step, by parameter.
-        began: the same at the beginning of each pass since then.
-        ended: the largest element of the gradient at the end of the last pass, by parameter.
+        read: the gradients after the last step.
+        began: by parameter, its gradient at the beginning of each pass since then.
+        ended: the gradients at the end of the last pass.
         discarded: how often gradients were zeroed without a step since the last step.
         lost: how often these were gradients of a loss that was given.
         count: the number of backward passes.
@@ -44,13 +46,13 @@ class BackwardPasses:
         is_running: whether a pass is running, as in steps that hooks on gradients make.
     """
 
-    read: dict[str, Tensor] = field(default_factory=dict)
+    read: Largest = field(default_factory=dict)
     began: dict[str, list[Tensor | None]] = field(default_factory=dict)
-    ended: dict[str, Tensor] = field(default_factory=dict)
+    ended: Largest = field(default_factory=dict)
     discarded: int = 0
     lost: int = 0
     count: int = 0
-    followed: dict[str, Tensor] = field(default_factory=dict)
+    followed: Mapping[str, Tensor] = field(default_factory=dict)
     is_divided: bool = False
     scale: float = 1.0
     is_running: bool = False
@@ -59,18 +61,16 @@ class BackwardPasses:
 
     def follow(self, parameters: Mapping[str, Tensor]) -> None:
         """Choose parameters: the smallest ones, of different parts of the network."""
-        trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
-        size = -(-len(trained) // FOLLOWED) or 1
-        parts = [trained[start : start + size] for start in range(0, len(trained), size)]
+        names, size = [*parameters], -(-len(parameters) // FOLLOWED) or 1
+        parts = (names[start : start + size] for start in range(0, len(names), size))
         chosen = [min(part, key=lambda name: parameters[name].numel()) for part in parts]
         self.followed = {name: parameters[name] for name in chosen}
 
     def expect(self, output: Any) -> None:
         """Prepare for the backward pass of an output."""
         self.is_running = False
-        for node in {tensor.grad_fn for tensor in tensors(output)}:
-            if node is not None:
-                node.register_prehook(_weakly(self._begin))
+        for node in {tensor.grad_fn for tensor in tensors(output)} - {None}:
+            node.register_prehook(_weakly(self._begin))  # type: ignore[union-attr]
 
     def weigh(self, loss: Any) -> None:
         """Prepare to see whether the pass of a loss begins with a factor."""
@@ -106,8 +106,8 @@ class BackwardPasses:
 
         A pass of other outputs than those of the network may have added to a gradient before.
         """
-        passes = {name: self.began.get(name, []) for name in names if name in self.read}
-        firsts = {name: began[0] for name, began in passes.items() if began and all(began)}
+        passes = {name: began for name in names if name in self.read and (began := self.began.get(name))}
+        firsts = {name: began[0] for name, began in passes.items() if all(began)}
         return [name for name, first in firsts.items() if first is not None and first.equal(self.read[name])]
 
     def stepped(self, names: Iterable[str]) -> None:
@@ -127,9 +127,9 @@ class BackwardPasses:
         self.is_running = True
         before = self._largest()
         self.count += 1
-        if self.ended and not _any(before.values()):
+        if self.ended and not _any(before):
             self.discarded += 1
-            self.lost += self._was_given and _any(self.ended.values())
+            self.lost += self._was_given and _any(self.ended)
         for name in self.followed:
             self.began.setdefault(name, []).append(before.get(name))
         # Called at the end of the pass.
@@ -141,8 +141,7 @@ class BackwardPasses:
         self.ended = self._largest()
 
     @torch.no_grad()
-    def _largest(self) -> dict[str, Tensor]:
-        """Return the largest element of each gradient that exists."""
+    def _largest(self) -> Largest:
         some = {
             name: parameter.grad.detach().reshape(-1)[:ELEMENTS]
             for name, parameter in self.followed.items()
@@ -151,10 +150,9 @@ class BackwardPasses:
         return dict(zip(some, torch._foreach_norm([*some.values()], torch.inf), strict=True)) if some else {}
 
 
-def _any(values: Iterable[Tensor]) -> bool:
+def _any(values: Largest) -> bool:
     """Return whether a value is not zero, read from the device at once."""
-    read = [value.float() for value in values]
-    return bool(read) and bool(torch.stack(read).any())
+    return bool(values) and bool(torch.stack([value.float() for value in values.values()]).any())
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,13 +163,8 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(eq=False)
 class Clipping:
-    """The gradient of a parameter after its last step, and the norms of the last steps.
+    """The gradient of a parameter after its last step, and the norms of the last steps."""
 
-    Attributes:
-        late: the number of steps after which the gradient shrank.
-    """
-
-    late: int = 0
     _read: tuple[Tensor, int, Tensor] | None = None
     _norms: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS))
 
@@ -182,18 +175,20 @@ class Clipping:
         if gradient is not None and not gradient.is_sparse and gradient.is_floating_point():
             self._read = gradient, gradient._version, gradient.detach().clone()
 
-    def look(self) -> None:
-        """Compare the kept gradient before the next backward pass; zeroing deletes or replaces it."""
+    def is_late(self) -> bool | None:
+        """Return, in the first pass after a step, whether the gradient has shrunk since the step; None in others.
+
+        Zeroing deletes or replaces it.
+        """
         if self._read is None:
-            return
+            return None
         (gradient, version, before), self._read = self._read, None
         if gradient._version == version:
-            return
+            return False
         now = gradient.detach()
         # No element grew or changed its sign, as it does where a pass added to the gradient.
         is_part = (now * before >= 0) & (now.abs() <= before.abs())
-        if bool(is_part.all() & (now.abs() < SHRUNK * before.abs()).any() & now.any()):
-            self.late += 1
+        return bool(is_part.all() & (now.abs() < SHRUNK * before.abs()).any() & now.any())
 
     def tiny(self, norms: Mapping[str, float], updates: Mapping[str, float]) -> float | None:
         """Return the norm to which gradients are clipped if it is tiny; `updates` are the last measured ‖Δw‖/‖w‖."""

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -30,6 +31,19 @@ class Called:
     def __reduce__(self) -> tuple[Any, ...]:
         # A function of the standard library that takes any arguments, so that pickles load without this package.
         return getattr, (nullcontext(), "__exit__")
+
+
+def after_first_run(closure: Callable[[], Any], look: Callable[[Any], object]) -> Callable[[], Any]:
+    """Return a closure that calls `look` with the result of its first run."""
+    runs = count()
+
+    def watched() -> Any:
+        result = closure()
+        if next(runs) == 0:
+            look(result)
+        return result
+
+    return watched
 
 
 # The watches that are told of the steps of all optimizers, by identity, in the order of their creation. torch's own

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.facts.replay import Outputs, Replay, norm_of, rounded_away
+from normless.doctor.facts.replay import Outputs, Replay, as_floats, norm_of, rounded_away
 from normless.doctor.facts.shards import Shards, local
 from normless.doctor.rules.modes import is_frozen
 from normless.doctor.watch.training import BATCHES
@@ -35,7 +35,7 @@ class StepState:
     loss: float | None = None
     seen: Replay | None = None
     passes: int = 0
-    loss_tensor: weakref.ref[Tensor] | None = None
+    loss_tensor: Callable[[], Tensor | None] = lambda: None
     outputs: Outputs | None = None
     held: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
@@ -61,7 +61,21 @@ class Record:
     _off: dict[str, list[Tensor]] = field(default_factory=dict)
     _statistics: dict[str, Tensor] = field(default_factory=dict)
 
-    def add(self, step: int, quantities: Mapping[str, Mapping[str, float]]) -> None:
+    def measure(self, step: int, model: nn.Module, now: StepState, shards: Shards) -> dict[str, dict[str, float]]:
+        """Add the numbers of the current step, and return those of layers, by quantity and place."""
+        outputs = now.outputs or Outputs()
+        off, alphas = self._units_off(shards.everywhere(outputs.off)), shards.largest(_multipliers(model))
+        tensors = {"output": shards.root_mean_squares(outputs.sizes), "off": off, "multiplier": alphas}
+        layers = {name: as_floats(of) for name, of in tensors.items()} | {"gradient": dict(now.gradients)}
+        for name, of in (("update", now.updates), ("lost", now.lost)):
+            # A weight of zeros has no relative update, and a gradient of zeros has no update that could be lost.
+            layers[name] = {place: ratio for place, ratio in as_floats(of).items() if isfinite(ratio)}
+        total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
+        whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
+        self._add(step, whole | layers)
+        return layers
+
+    def _add(self, step: int, quantities: Mapping[str, Mapping[str, float]]) -> None:
         """Add the numbers of a step, unless the stride skips it."""
         values = {(name, place): value for name, of in quantities.items() for place, value in of.items()}
         if self._count % self._stride == 0:
@@ -78,7 +92,7 @@ class Record:
         rows = [(step, *key, value) for step, keys, of in self._rows for key, value in zip(keys, of, strict=True)]
         return pd.DataFrame(rows, columns=["step", "quantity", "place", "value"])
 
-    def units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the shares of units that are off in this and the previous measured steps."""
         for path, mask in masks.items():
             before = [previous for previous in self._off.get(path, []) if previous.shape == mask.shape]
@@ -95,7 +109,7 @@ class Record:
         return [name for name, mean in same.items() if not torch.equal(mean, before[name])]
 
 
-def multipliers(model: nn.Module) -> dict[str, Tensor]:
+def _multipliers(model: nn.Module) -> dict[str, Tensor]:
     """Return the largest |α| of the trained multipliers, by name; 0 for a part of one without elements."""
     found = {
         f"{path}.multiplier": local(module.multiplier)

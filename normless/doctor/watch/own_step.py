@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from inspect import signature
 from itertools import cycle, islice
 from math import isfinite, nan
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from normless._internal.state import preserve_random_state, quiet
-from normless.doctor.experiments.steps import copies
+from normless.doctor.experiments.engine import copies
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.findings import NotAsked, Steps, check
@@ -32,10 +31,14 @@ def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
     if exam.optimizer is None:
         raise NotAsked("a step needs its optimizer: nl.diagnose(…, optimizer=, step=)")
     name = getattr(step, "__name__", type(step).__name__)
-    if not _fits(step):
-        raise InputsError(
-            f"Expected step(model, batch, optimizer), which makes one step, got {name}{signature(step)}."
-        )
+    try:
+        signature(step).bind(None, None, None)
+    except TypeError:
+        expected = "Expected step(model, batch, optimizer), which makes one step"
+        raise InputsError(f"{expected}, got {name}{signature(step)}.") from None
+    except ValueError:
+        # The signatures of functions of C are not known.
+        pass
     exam.budget.spend(STEPS)
     model, optimizer = copies(exam, exam.optimizer)
     known: list[float] = []
@@ -52,13 +55,3 @@ def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
     yield from watched.findings
     fell = f"; its loss goes from {known[0]:.3g} to {known[-1]:.3g}" if known else ""
     return f"{watched.step} steps of the optimizer in {STEPS} calls{fell}"
-
-
-def _fits(step: OwnStep) -> bool:
-    """Whether a function takes three arguments; functions of C, whose signature is not known, may."""
-    with suppress(ValueError):
-        try:
-            signature(step).bind(None, None, None)
-        except TypeError:
-            return False
-    return True

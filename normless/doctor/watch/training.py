@@ -1,11 +1,11 @@
-"""The findings of a training, and its checks: loss, gradients and size of every step, and measured steps."""
+"""The findings of a training, and its rules: loss, gradients and size of every step, and measured steps."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, isfinite, log, sqrt
+from math import exp, inf, isfinite, log, sqrt
 from statistics import median
 from typing import Any
 
@@ -20,17 +20,16 @@ Replayed = Callable[[], Outputs | None]
 FindOrigin = Callable[[str], Origin]
 """Returns the origin of the first value of the current step that is not finite, in the `loss` or a `gradient`."""
 
-# The faults that are judged in every step: after how many steps in a row they are reported. A loss of zero
-# has no gradient.
+# How often in a row a fault must hold until it is reported: in steps of the optimizer, in batches of labels, in first
+# passes after a step, and in measured steps. A loss of zero has no gradient.
 IN_A_ROW = {
-    "lost_state": 5,
-    "kept_gradients": 5,
-    "lost_passes": 5,
-    "never_unscaled": 5,
-    "cleared_gradients": 5,
-    "zero_gradients": 10,
-    "left_in_evaluation": 10,
+    **dict.fromkeys(("lost_state", "kept_gradients", "lost_passes", "never_unscaled", "cleared_gradients"), 5),
+    **dict.fromkeys(("zero_gradients", "left_in_evaluation"), 10),
     "stale_steps": 3,
+    "sorted_data": 20,
+    "clipped_late": 5,
+    "closed_multipliers": 5,
+    **dict.fromkeys(("rounded_updates", "large_updates", "small_updates"), 3),
 }
 # A series is judged from FEW numbers on, and compared with its last WINDOW numbers.
 FEW, WINDOW = 10, 100
@@ -52,9 +51,9 @@ ROUNDED = 0.9
 DECAYED = 0.1
 # The number of steps after which the last losses are compared with the first.
 LONG = 30
-# The share of units that went off since the first measurement; the number of measurements with a multiplier of 0.
-GROWN, PATIENCE = 0.5, 5
-# A unit is off if it is 0 in the whole batch of this many measured steps in a row; updates are judged by as many.
+# The share of units that went off since the first measurement.
+GROWN = 0.5
+# A unit is off if it is 0 in the whole batch of this many measured steps in a row.
 BATCHES = 3
 
 
@@ -65,25 +64,26 @@ class Training:
     Attributes:
         warn: is called with each new finding.
         step: the number of steps so far.
+        updates: ‖Δw‖/‖w‖ of the last measured step.
     """
 
     warn: Callable[[Finding], None]
     step: int = 0
     findings: list[Finding] = field(default_factory=list)
+    updates: Numbers = field(default_factory=dict)
     _said: set[tuple[str, str]] = field(default_factory=set)
+    _runs: dict[tuple[str, str], int] = field(default_factory=dict)
     _values: dict[str, deque[float]] = field(default_factory=dict)
-    _gradients: deque[Numbers] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _measured: deque[Mapping[str, Numbers]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _first_off: dict[str, float] = field(default_factory=dict)
-    _nonzero: frozenset[str] = frozenset()
-    _closed: dict[str, int] = field(default_factory=dict)
-    _start: float = 0.0
     _first: float = 0.0
-    _highest: float = 0.0
+    _start: float = 0.0
     _jump: tuple[float, str, str] | None = None
+    _gradients: deque[Numbers] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _outputs: deque[Numbers] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _sizes: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS))
     _spike: tuple[int, float] | None = None
-    _runs: dict[str, int] = field(default_factory=dict)
+    _first_off: dict[str, float] = field(default_factory=dict)
+    _nonzero: frozenset[str] | None = None
+    _highest: float = 0.0
 
     def judge_step(self, loss: float | None, gradients: Numbers, replayed: Replayed, find_origin: FindOrigin) -> None:
         """Judge the loss (if known) and the gradient norms of a step before its update."""
@@ -137,7 +137,7 @@ class Training:
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
         """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
         sizes = as_floats(outputs.sizes) if outputs else {}
-        for place, ratio in _jumped(sizes, (measured["output"] for measured in self._measured), OUTPUT).items():
+        for place, ratio in _jumped(sizes, self._outputs, OUTPUT).items():
             return place, f"the output of {place or 'the network'} jumps first, to {ratio:.3g} times its median"
         ratios = _jumped(gradients, self._gradients, GRADIENT)
         if not ratios:
@@ -158,44 +158,36 @@ class Training:
             self.report("update_spike", {"step": jumps[-1], "at": at, "ratio": ratio})
 
     def judge_measurement(self, new: Mapping[str, Numbers], rate: float) -> None:
-        """Judge a step at a rate after its update by the quantities of `Watch.table`, as those before."""
-        if not self._measured:
-            # Weights of zeros have no relative update.
-            self._nonzero = frozenset(new["update"])
-        self._measured.append(new)
-        self._highest = max(self._highest, rate)
-        last = [*self._measured][-BATCHES:]
+        """Judge a step at a rate after its update by the quantities of `Watch.table`."""
+        self._outputs.append(new["output"])
         for place, share in new["off"].items():
             first = self._first_off.setdefault(place, share)
-            if len(last) == BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
+            if len(self._outputs) >= BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
                 self.report("dying_units", {"share": share, "first_share": first}, [place])
-        for name, value in new["multiplier"].items():
-            self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
-        closed = [name for name in new["multiplier"] if self._closed[name] >= PATIENCE]
-        self.report("closed_multipliers", {"multipliers": len(new["multiplier"])}, closed)
-        if len(last) == BATCHES:
-            lost = [name for name in new["lost"] if all(known["lost"].get(name, 0.0) > ROUNDED for known in last)]
-            share = min((new["lost"][name] for name in lost), default=0.0)
-            self.report("rounded_updates", {"share": share, "rate": rate}, lost)
-            self._judge_updates([known["update"] for known in last], {*lost}, rate)
+        closed = [name for name, value in new["multiplier"].items() if value == 0]
+        self.in_a_row("closed_multipliers", closed, {"multipliers": len(new["multiplier"])})
+        lost = [name for name, share in new["lost"].items() if share > ROUNDED]
+        share = min((new["lost"][name] for name in lost), default=0.0)
+        self.in_a_row("rounded_updates", lost, {"share": share, "rate": rate})
+        self._judge_updates({name: update for name, update in new["update"].items() if name not in lost}, rate)
 
-    def _judge_updates(self, last: Sequence[Numbers], lost: set[str], rate: float) -> None:
-        """Report layers with updates that are too large or too small in each of the last measurements."""
-        new = last[-1]
-        names = [name for name in new if name not in lost and all(name in update for update in last)]
-        ranges = {name: [update[name] for update in last] for name in names}
-        if not ranges:
-            return
-        middle = median(new.values())
+    def _judge_updates(self, new: Numbers, rate: float) -> None:
+        """Report layers with updates that are too large or too small."""
+        before, self.updates = self.updates, new
+        if self._nonzero is None:
+            # Weights of zeros have no relative update.
+            self._nonzero = frozenset(new)
+        self._highest = max(self._highest, rate)
+        middle = median(new.values()) if new else 0.0
         least = max(SHARE * middle, SMALL if rate >= DECAYED * self._highest else 0.0)
-        beyond = (name for name in names if name in self._nonzero or new[name] > GROWTH / self.step)
-        large = sorted((name for name in beyond if min(ranges[name]) > LARGE), key=lambda name: -new[name])
+        beyond = (name for name in new if name in self._nonzero or new[name] > GROWTH / max(self.step, 1))
         # Growing updates belong to branches that open after their initialization to zero.
-        steady = (name for name in names if ranges[name][-1] <= 2 * ranges[name][0])
-        small = sorted((name for name in steady if max(ranges[name]) < least), key=new.__getitem__)
+        steady = (name for name in new if new[name] <= 2 * before.get(name, inf))
+        large = sorted((name for name in beyond if new[name] > LARGE), key=lambda name: -new[name])
+        small = sorted((name for name in steady if new[name] < least), key=new.__getitem__)
         for kind, where in (("large_updates", large), ("small_updates", small)):
             update = new[where[0]] if where else 0.0
-            self.report(kind, {"update": update, "median": middle, "rate": rate}, where)
+            self.in_a_row(kind, where, {"update": update, "median": middle, "rate": rate})
 
     @property
     def is_failing(self) -> bool:
@@ -203,11 +195,6 @@ class Training:
         last = [*self._values.get("loss", ())]
         has_risen = len(last) >= LONG and median(last[-FEW:]) > (1 + RISE) * self._first > 0
         return has_risen or bool(self.steps_of("jump", "large_updates"))
-
-    @property
-    def updates(self) -> Numbers:
-        """‖Δw‖/‖w‖ of the last measured step."""
-        return self._measured[-1]["update"] if self._measured else {}
 
     def steps_of(self, *kinds: str) -> list[int]:
         """Return the steps of the findings of some kinds."""
@@ -222,14 +209,18 @@ class Training:
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         self._add(kind, where, {**evidence, "places": len(where)}, more=more, **words)
 
-    def in_a_row(
-        self, kind: str, holds: bool, evidence: Evidence | None = None, where: Sequence[str] = ("",), **words: Any
-    ) -> int:
-        """Return for how many steps in a row a fault of `IN_A_ROW` holds; report it from its number of them on."""
-        self._runs[kind] = steps = self._runs.get(kind, 0) + 1 if holds else 0
-        if steps >= IN_A_ROW[kind]:
-            self.report(kind, {**(evidence or {}), "steps": steps}, where, **words)
-        return steps
+    def in_a_row(self, kind: str, where: bool | Sequence[str], evidence: Evidence | None = None, **words: Any) -> int:
+        """Report the places where a fault has held as often in a row as `IN_A_ROW` says; True is the whole network.
+
+        Returns how often it has held at the place where it has held most often.
+        """
+        places = ([""] if where else []) if isinstance(where, bool) else where
+        runs = {(kind, place): self._runs.get((kind, place), 0) + 1 for place in places}
+        self._runs = {known: times for known, times in self._runs.items() if known[0] != kind} | runs
+        most = max(runs.values(), default=0)
+        if held := [place for _, place in runs if runs[kind, place] >= IN_A_ROW[kind]]:
+            self.report(kind, {**(evidence or {}), "steps": most}, held, **words)
+        return most
 
     def _add(self, kind: str, where: Sequence[str], evidence: Evidence, **words: Any) -> None:
         self.findings.append(finding(kind, where, {"step": self.step, **evidence}, **words))

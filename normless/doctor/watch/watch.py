@@ -5,10 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from itertools import count
-from math import isfinite
 from os import PathLike
-from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,14 +15,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import inside_wrappers, require_network
-from normless.doctor.facts.held import held, held_by
+from normless.doctor.facts.held import held, held_by, trained_parameters
 from normless.doctor.facts.replay import Outputs, Replay, as_floats, gradient_norms
 from normless.doctor.facts.shards import Shards, local
 from normless.doctor.findings import Finding
-from normless.doctor.watch.broken_step import BrokenStep, Origin
-from normless.doctor.watch.hooks import OF_STEPS, Called, enter_tables
+from normless.doctor.watch.broken_step import BrokenStep, Origin, Repeats
+from normless.doctor.watch.hooks import OF_STEPS, Called, after_first_run, enter_tables
 from normless.doctor.watch.loop import Loop
-from normless.doctor.watch.measured import Record, StepState, multipliers
+from normless.doctor.watch.measured import Record, StepState
 from normless.doctor.watch.training import Training
 from normless.extras import require_extra
 from normless.probes import every
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Loss = TypeVar("Loss", bound=Tensor | float)
-Found = TypeVar("Found")
 
 
 class WatchWarning(UserWarning):
@@ -51,34 +47,31 @@ class Watch:
     def __init__(self, model: nn.Module, interval: int = 20) -> None:
         self._is_measured = every(interval)
         inner = inside_wrappers(model)
-        if not any(parameter.requires_grad for parameter in inner.parameters()):
-            raise ValueError(
-                f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
-            )
+        if not trained_parameters(inner):
+            name = type(inner).__name__
+            raise ValueError(f"Expected a network that trains, but this {name} has no trainable weight.")
         # The hook of the network holds the watch; the watch and the table of watches hold weak references.
         self._model = weakref.ref(inner)
         self._training, self._record = Training(_warn), Record()
         self._loop = Loop(self._training)
         weakref.finalize(inner, self._loop.release).atexit = False
         self._names: dict[int, str] = {}
-        self._is_blind, self._shards = False, Shards()
+        self._repeats, self._shards = Repeats(self._training.report), Shards()
         # The pass before the last step on other tensors.
         self._strange: Replay | None = None
         self._clock: Callable[[], Optimizer | None] = lambda: None
-        self._others: set[int] = set()
-        self._thread = get_ident()
+        self._others, self._thread = set[int](), get_ident()
         self._start_step()
         enter_tables()
         OF_STEPS[id(self)] = self
-        self._handles = (
-            model.register_forward_pre_hook(Called(self._enter), with_kwargs=True),
-            model.register_forward_hook(Called(lambda _, output: self._loop.passes.expect(output))),
-        )
+        ends = Called(lambda _, output: self._loop.passes.expect(output))
+        begins = model.register_forward_pre_hook(Called(self._enter), with_kwargs=True)
+        self._handles = (begins, model.register_forward_hook(ends))
 
     def loss(self, value: Loss) -> Loss:
         """Record the loss of this step, and return it; the mean counts if there are several in a step."""
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
-        self._now.loss_tensor = weakref.ref(value) if isinstance(value, Tensor) else None
+        self._now.loss_tensor = weakref.ref(value) if isinstance(value, Tensor) else lambda: None
         self._loop.weigh(value)
         return value
 
@@ -122,7 +115,7 @@ class Watch:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the table as Parquet."""
         require_extra("lab", "Writing Parquet", "pyarrow")
-        self.table.to_parquet(Path(path), index=False)
+        self.table.to_parquet(path, index=False)
 
     def plot(self, quantity: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw a quantity of the table over steps, as a line for the whole network or as a colour map for its layers.
@@ -130,8 +123,7 @@ class Watch:
         Thin lines mark the steps of findings. If `quantity` is None, it is the loss, or else the gradient's norm.
         """
         marks = [int(finding.evidence["step"]) for finding in self.findings]
-        axes: Axes = EXTENSIONS["training_figure"](self.table, quantity, marks, ax)
-        return axes
+        return EXTENSIONS["training_figure"](self.table, quantity, marks, ax)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Remove all hooks; the measurements are kept."""
@@ -150,8 +142,7 @@ class Watch:
     def _start_step(self) -> None:
         """Reset the data of the last step, and decide whether to measure the next."""
         self._now, self._measures = StepState(), self._is_measured(self.step + 1)
-        model = self._model()
-        if model is not None and (self._measures or not self.step):
+        if (model := self._model()) is not None and (self._measures or not self.step):
             self._name_parameters(model)
 
     def _name_parameters(self, model: nn.Module) -> None:
@@ -161,21 +152,17 @@ class Watch:
         self._loop.begin(model, self._shards.mesh is not None)
 
     def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        model = self._model()
-        if model is not None:
-            self._thread = get_ident()
-            self._now.seen = Replay.of(model, args, kwargs)
+        if (model := self._model()) is not None:
+            self._thread, self._now.seen = get_ident(), Replay.of(model, args, kwargs)
             self._now.passes += 1
             self._loop.enter(model)
 
     def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the network's parameters that an optimizer holds, by name; computed once in a step."""
-        if self._model() is None:
-            # Other tensors may have the same addresses by now.
-            return {}
-        if id(optimizer) not in self._now.held:
+        # Once the network is deleted, other tensors may have the same addresses.
+        if id(optimizer) not in self._now.held and self._model() is not None:
             self._now.held[id(optimizer)] = held_by(optimizer, self._names)
-        return self._now.held[id(optimizer)]
+        return self._now.held.get(id(optimizer), {}) if self._model() is not None else {}
 
     def _is_elsewhere(self, optimizer: Optimizer) -> bool:
         """Whether another thread than that of the network's passes takes a step, on none of its parameters."""
@@ -193,19 +180,13 @@ class Watch:
             self._look(optimizer)
             self._loop.before_update(self._held(optimizer), self._now.gradients, self._now.loss)
             return None
-        runs = count()
 
-        def watched() -> Any:
-            loss = closure()
-            if next(runs) == 0:
-                if isinstance(loss, (Tensor, float)) and not self._now.losses:
-                    self.loss(loss)
-                self._look(optimizer)
-            return loss
+        def look(loss: Any) -> None:
+            if isinstance(loss, (Tensor, float)) and not self._now.losses:
+                self.loss(loss)
+            self._look(optimizer)
 
-        if "closure" in kwargs:
-            return args, kwargs | {"closure": watched}
-        return (args[0], watched, *args[2:]), kwargs
+        return args[:1], kwargs | {"closure": after_first_run(closure, look)}
 
     @torch.no_grad()
     def _look(self, optimizer: Optimizer) -> None:
@@ -239,8 +220,7 @@ class Watch:
         model = self._model()
         if model is None or self._now.seen is None or self._now.seen is self._strange:
             return {}
-        own = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        given = held(optimizer)
+        own, given = [*trained_parameters(model).values()], held(optimizer)
         has_gradients = any(parameter.grad is not None for parameter in own)
         if not has_gradients or sorted(one.shape for one in own) != sorted(one.shape for one in given):
             return {}
@@ -259,8 +239,11 @@ class Watch:
         if (model := self._model()) is not None:
             self._loop.after(model, optimizer, self._held(optimizer), now.loss)
         if own and self._clock() is optimizer:
-            if self._measures:
-                self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
+            if self._measures and model is not None:
+                layers = self._record.measure(self.step, model, now, self._shards)
+                self._training.report("moved_statistics", {}, self._record.moved_statistics(model))
+                rate = max(float(group.get("lr", 0.0)) for group in optimizer.param_groups)
+                self._training.judge_measurement(layers, rate)
             self._start_step()
 
     def _replayed(self) -> Outputs | None:
@@ -268,49 +251,16 @@ class Watch:
         model, now = self._model(), self._now
         # Restored buffers would stop a backward pass that is running.
         if model is not None and now.outputs is None and not self._loop.passes.is_running:
-            now.outputs = self._repeat(lambda seen: seen.run(model))
+            now.outputs = self._repeats.run(now.seen, lambda seen: seen.run(model))
         return now.outputs
 
     def _origin(self, what: str) -> Origin:
         """Return the origin of the first value of this step that is not finite."""
         model, now = self._model(), self._now
         assert model is not None
-        loss = None if now.loss_tensor is None else now.loss_tensor()
-        step = BrokenStep(what, now.passes, loss, now.gradients)
-        return self._repeat(lambda seen: step.origin(model, seen)) or step.unseen("no forward pass was seen")
-
-    def _repeat(self, run: Callable[[Replay], Found]) -> Found | None:
-        """Run something with the pass of this step; if that fails, report it, return None and repeat no more."""
-        if self._is_blind:
-            return None
-        try:
-            if self._now.seen is None:
-                raise ValueError("no forward pass was seen; of a compiled network watch what torch.compile returned")
-            return run(self._now.seen)
-        except Exception as error:
-            self._is_blind = True
-            self._training.report("no_replay", {}, reason=str(error))
-            return None
-
-    def _measure(self, rate: float) -> None:
-        """Record this step, and judge it together with earlier measured steps."""
-        model, now = self._model(), self._now
-        assert model is not None
-        shards, outputs = self._shards, now.outputs or Outputs()
-        off = self._record.units_off(shards.everywhere(outputs.off))
-        sizes, alphas = shards.root_mean_squares(outputs.sizes), shards.largest(multipliers(model))
-        output, shares, multiplier, update, lost = map(as_floats, (sizes, off, alphas, now.updates, now.lost))
-        # A weight of zeros has no relative update, and a gradient of zeros has no update that could be lost.
-        update, lost = (
-            {name: ratio for name, ratio in ratios.items() if isfinite(ratio)} for ratios in (update, lost)
-        )
-        total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
-        whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
-        layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
-        layers["multiplier"] = multiplier
-        self._record.add(self.step, whole | layers)
-        self._training.report("moved_statistics", {}, self._record.moved_statistics(model))
-        self._training.judge_measurement(layers, rate)
+        step = BrokenStep(what, now.passes, now.loss_tensor(), now.gradients)
+        found = self._repeats.run(now.seen, lambda seen: step.origin(model, seen))
+        return found or step.unseen("no forward pass was seen")
 
 
 def _sentence(finding: Finding) -> str:

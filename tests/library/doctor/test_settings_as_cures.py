@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
 
 from normless.doctor.experiments.cures import INITIALIZE, initialized
-from normless.doctor.experiments.steps import set_groups
+from normless.doctor.experiments.engine import set_groups
 
 
 def net() -> nn.Sequential:

@@ -43,50 +43,50 @@ class _Counted(Tracer):
 
     def on_call(self, seen: Seen) -> None:
         """Record the call if it can be left out."""
-        call, first = seen.call, seen.args[0] if seen.args else None
-        if isinstance(first, Tensor) and first.is_floating_point() and self._can_go(seen, first):
-            self.sites[call.name, seen.before] = call
-            constants = [other for other in seen.args[1:] if isinstance(other, Tensor) and other.is_floating_point()]
-            is_added = any(float(other.min()) < LOW for other in constants if other.numel())
-            if call.name in _MASKS or call.name.startswith("masked") or is_added:
-                self.masks.add((call.name, seen.before))
+        name, site = seen.call.name, (seen.call.name, seen.before)
+        first = seen.args[0] if seen.args else None
+        source = self.flow.of(first) if isinstance(first, Tensor) and first.is_floating_point() else None
+        if source is None or not source.is_signal or isinstance(first, nn.Parameter) or not self._can_go(seen, first):
+            return
+        self.sites[site] = seen.call
+        constants = (other for other in seen.args[1:] if isinstance(other, Tensor) and other.is_floating_point())
+        is_added = any(float(other.min()) < LOW for other in constants if other.numel())
+        if name in _MASKS or name.startswith("masked") or is_added:
+            self.masks.add(site)
 
-    def _can_go(self, seen: Seen, first: Tensor) -> bool:
-        source, call = self.flow.of(first), seen.call
-        if source is None or not source.is_signal or isinstance(first, nn.Parameter):
-            return False
-        if call.name in _MASKS:
-            position, masks = _MASKS[call.name]
-            given = [seen.kwargs.get(name) for name in masks] + [*seen.args[position:]]
+    def _can_go(self, seen: Seen, first: Any) -> bool:
+        """Whether a call has a mask, or is no layer and keeps shape and type."""
+        name = seen.call.name
+        if name in _MASKS:
+            position, masks = _MASKS[name]
+            given = [seen.kwargs.get(mask) for mask in masks] + [*seen.args[position:]]
             return any(isinstance(value, Tensor) or value is True for value in given)
         if seen.made[0].shape != first.shape or seen.made[0].dtype != first.dtype:
             return False
-        if call.name in PAIRS:
+        if name in PAIRS:
             other = seen.args[1] if len(seen.args) > 1 else None
             added = self.flow.of(other) if isinstance(other, Tensor) else None
-            return not (isinstance(other, Tensor) and (added is None or added.is_trained))
-        is_layer = KINDS.get(call.name) in ("weight", "attention")
-        return not is_layer and (call.name in ("dropout", "detach") or call.name not in MOVES)
+            return not isinstance(other, Tensor) or (added is not None and not added.is_trained)
+        is_layer = KINDS.get(name) in ("weight", "attention")
+        return not is_layer and (name in ("dropout", "detach") or name not in MOVES)
 
 
 class _Leaving(Observer):
     """Returns the first argument of the chosen calls, or calls an attention without its masks."""
 
-    def __init__(self, chosen: Iterable[Site]) -> None:
+    def __init__(self, chosen: frozenset[Site]) -> None:
         super().__init__()
-        self._chosen, self._counts = frozenset(chosen), Counter[str]()
+        self._chosen, self._counts = chosen, Counter[str]()
 
     def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call that is not chosen."""
         self._counts[name] += 1
         if (name, self._counts[name]) not in self._chosen:
             return function(*args, **kwargs)
-        if name in _MASKS:
-            position, masks = _MASKS[name]
-            return function(
-                *args[:position], **kwargs | {key: value for key, value in masks.items() if key in kwargs}
-            )
-        return args[0]
+        if name not in _MASKS:
+            return args[0]
+        position, masks = _MASKS[name]
+        return function(*args[:position], **kwargs | {key: value for key, value in masks.items() if key in kwargs})
 
 
 class Altered(nn.Module):
