@@ -20,8 +20,8 @@ from normless.doctor.experiments.steps import copies, stepped
 from normless.doctor.experiments.trial import RATE
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.guessing import lowest_of_constants
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
 from normless.probes import compute_output, descend, loss_of, preserve_state
 

@@ -16,7 +16,7 @@ from normless.conversion import convert, plan, scheme_of
 from normless.doctor.experiments.rates import BETWEEN, LITTLE, MANY, MUCH
 from normless.doctor.experiments.steps import SCREEN, Trial, copies, fits, set_groups, stepped
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.together import Together
+from normless.doctor.facts.held import Together
 from normless.doctor.findings import REFUTABLE, Cure, Finding, OverBudget
 from normless.errors import NormlessError
 from normless.folding import freeze

@@ -19,7 +19,8 @@ from normless.doctor.experiments.alterations import PAIRS, Altered, Site, drawn,
 from normless.doctor.experiments.rates import CLEARLY, MANY
 from normless.doctor.experiments.steps import Trial, copies, fits, stepped
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call, tensors
+from normless.doctor.facts.flow import Call
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import OF_SIGNAL, NotAsked, OverBudget, Steps, check, finding
 from normless.probes import Loss, preserve_random_state
 

@@ -12,8 +12,9 @@ from torch.optim import SGD, Optimizer
 from normless._internal.copying import copied
 from normless.doctor.experiments.rates import LITTLE, MANY, MOMENTUM, MUCH, USUAL
 from normless.doctor.experiments.steps import Trial, copies, fits, scheduled_rate, stepped
-from normless.doctor.facts.examination import Examination, pass_through
+from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.held import named_groups
+from normless.doctor.facts.passed import pass_through
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 
 Groups = list[dict[str, Any]]

@@ -13,8 +13,9 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from normless.doctor.experiments.rates import LITTLE, NEAR, ROUNDED, judge_fit, judge_rate, weights_norm
 from normless.doctor.experiments.steps import Trial, scheduled_rate, tried
-from normless.doctor.facts.examination import Examination, pass_through
-from normless.doctor.facts.flow import tensors, with_rows
+from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.passed import pass_through
+from normless.doctor.facts.tracer import tensors, with_rows
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 from normless.optim import Lion, Muon
 from normless.optim.muon import OF_MATRICES

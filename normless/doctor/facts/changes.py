@@ -8,31 +8,20 @@ from math import nan
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch import Tensor
 
-from normless._internal.state import unfused
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call, Tracer, tensors
+from normless.doctor.facts.flow import Call
 from normless.doctor.facts.relations import IGNORED
-from normless.errors import InputsError
-from normless.probes import compute_output, logits_of, preserve_state
+from normless.doctor.facts.tracer import REFUSED, Tracer, with_leaf
+from normless.probes import logits_of
 
-# What a network or a loss raises for inputs that it does not take.
-REFUSED = (InputsError, RuntimeError, ValueError, IndexError)
 # Sums count as equal if they differ by less than this share of the sum of absolute values.
 ROUNDING = 1e-6
 # Larger values are constants of masks.
 HUGE = 1e6
 # Values beyond this number are not followed.
 MANY = 3 * 10**7
-
-
-def with_leaf(values: Any, number: int, tensor: Tensor) -> Any:
-    """Return nested values with another tensor in place of the one with this number."""
-    leaves, structure = tree_flatten(values)
-    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)][number]
-    return tree_unflatten([*leaves[:where], tensor, *leaves[where + 1 :]], structure)
 
 
 def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tensor:
@@ -59,7 +48,7 @@ def change_of(exam: Examination, inputs: Any) -> Tensor:
 
 def change_at(exam: Examination, number: int, places: Tensor | None = None, among: Tensor | None = None) -> Tensor:
     """Return the change of the outputs if an input has other values at some flat indices, or everywhere."""
-    x = tensors(exam.inputs)[number]
+    x = exam.given[number]
     places = torch.arange(x.numel()) if places is None else places
     with suppress(*REFUSED):
         return change_of(exam, with_leaf(exam.inputs, number, altered(x, places, among)))
@@ -67,7 +56,7 @@ def change_at(exam: Examination, number: int, places: Tensor | None = None, amon
 
 
 def spread_at(
-    model: nn.Module, inputs: Any, changed: Any, length: int, kept: Sequence[int], places: Sequence[int] = ()
+    exam: Examination, inputs: Any, changed: Any, length: int, kept: Sequence[int], places: Sequence[int] = ()
 ) -> Call | None:
     """Return the first call through which a change of the inputs reaches kept indices of an axis, on to the logits.
 
@@ -77,8 +66,8 @@ def spread_at(
         kept: the indices of results that should not change.
         places: where these results are for the changed inputs; at the same indices if empty.
     """
-    first, last = _traced(model, inputs, length)
-    second, _ = _traced(model, changed, length)
+    first, last = _traced(exam, inputs, length)
+    second, _ = _traced(exam, changed, length)
     if last is None or [call.name for call in first] != [call.name for call in second]:
         return None
     index, other = torch.tensor(list(kept)), torch.tensor(list(places or kept))
@@ -92,13 +81,12 @@ def spread_at(
     return next((call for call in first if call in seen), None)
 
 
-def _traced(model: nn.Module, inputs: Any, length: int) -> tuple[dict[Call, list[Tensor]], Call | None]:
+def _traced(exam: Examination, inputs: Any, length: int) -> tuple[dict[Call, list[Tensor]], Call | None]:
     """Return the sums of the first result of each call, and the call that made the logits."""
     sums: dict[Call, list[Tensor]] = {}
     tracer = Tracer(lambda seen: sums.update({seen.call: _sums(seen.made[0], length)}))
-    with preserve_state(model, training=False), torch.no_grad(), unfused(), tracer.follow(model, inputs):
-        logits = logits_of(compute_output(model, inputs))
-        return sums, None if logits is None else tracer.flow.of(logits)
+    logits = logits_of(exam.run(inputs, tracer=tracer))
+    return sums, None if logits is None else tracer.flow.of(logits)
 
 
 def _sums(tensor: Tensor, length: int) -> list[Tensor]:

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from normless._internal.state import unfused
-from normless.doctor.facts.changes import REFUSED, with_leaf
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Seen, Tracer, tensors
-from normless.errors import InputsError
+from normless.doctor.facts.tracer import REFUSED, Seen, Tracer, tensors, with_leaf
 from normless.probes import compute_output, logits_of, loss_of, preserve_state
 
 # Sequences of this length or longer may be padded.
@@ -26,9 +24,8 @@ def influence_of(exam: Examination) -> dict[int, Tensor]:
 
     Integers have the gradient of their embeddings; without one they are left out.
     """
-    found: dict[int, Tensor] = {}
     inputs = exam.inputs
-    for number, x in enumerate(tensors(inputs)):
+    for number, x in enumerate(exam.given):
         if x.is_floating_point() and x.layout == torch.strided:
             inputs = with_leaf(inputs, number, x.detach().clone().requires_grad_())
     leaves = tensors(inputs)
@@ -37,16 +34,16 @@ def influence_of(exam: Examination) -> dict[int, Tensor]:
 
     def note(seen: Seen) -> None:
         if seen.call.name == "embedding" and isinstance(index := seen.given("input", 0), Tensor):
-            embedded.append((index, seen.made[0] if seen.made[0].requires_grad else seen.made[0].requires_grad_()))
+            embedded.append((index, seen.made[0].requires_grad_()))
 
+    found: dict[int, Tensor] = {}
     # Layers of torch on a card refuse a backward pass in evaluation, and code that writes to its inputs a gradient.
-    with suppress(*REFUSED), preserve_state(exam.model, training=False), unfused():
-        with torch.enable_grad(), Tracer(note).follow(exam.model, inputs):
+    with suppress(*REFUSED), preserve_state(exam.model, training=False), unfused(), torch.enable_grad():
+        with Tracer(note).follow(exam.model, inputs):
             output = compute_output(exam.model, inputs)
-        value = _value(exam, output, inputs)
         floats = {number: x for number, x in enumerate(leaves) if x.requires_grad}
         wanted = [*floats.values(), *(made for _, made in embedded)]
-        if value is None or not wanted:
+        if (value := _value(exam, output, inputs)) is None or not wanted:
             return {}
         gradients = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
         found = {number: gradient.detach().abs() for number, gradient in zip(floats, gradients, strict=False)}
@@ -62,15 +59,14 @@ def influence_of(exam: Examination) -> dict[int, Tensor]:
 
 def _value(exam: Examination, output: Any, inputs: Any) -> Tensor | None:
     """Return the loss, or a random sum of the logits if the loss cannot be computed."""
-    with torch.enable_grad():
-        with suppress(InputsError, ValueError, RuntimeError):
-            loss = loss_of(exam.loss, output, inputs, exam.targets)
-            if loss.requires_grad and bool(loss.isfinite()):
-                return loss
-        logits = logits_of(output)
-        if logits is None or not logits.requires_grad:
-            return None
-        return (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)).sum()
+    with suppress(*REFUSED):
+        loss = loss_of(exam.loss, output, inputs, exam.targets)
+        if loss.requires_grad and bool(loss.isfinite()):
+            return loss
+    logits = logits_of(output)
+    if logits is None or not logits.requires_grad:
+        return None
+    return (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)).sum()
 
 
 @dataclass(frozen=True)
@@ -112,9 +108,7 @@ def _of_mask(mask: Tensor, x: Tensor) -> Tensor | None:
         real = torch.arange(length) < mask[:, None]
         tail = x.detach().cpu().reshape(*x.shape[:2], -1)[~real] if is_length else mask[:0]
         return real if is_length and len(tail) and bool((tail == tail[:1]).all()) else None
-    if mask.shape != x.shape[:2] or len(torch.unique(mask)) != 2:
-        return None
-    if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
+    if mask.shape != x.shape[:2] or len(torch.unique(mask)) != 2 or not bool(((mask == 0) | (mask == 1)).all()):
         return None
     real = mask == mask[:, :1]
     is_run = bool((real.int().diff(dim=1) <= 0).all()) and len(torch.unique(mask[:, 0])) == 1

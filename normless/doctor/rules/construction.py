@@ -15,16 +15,14 @@ from torch.nn.modules.loss import _Loss
 
 from normless._internal.copying import copied
 from normless.doctor.facts.examination import Examination
-from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
+from normless.doctor.findings import NotAsked, Steps, check, finding
 from normless.probes import preserve_random_state
 from normless.recording import Observer
 from normless.residual.classify import kind_of
 
 # Methods that initialize a network: one module at a time, and all modules at once.
-BY_MODULE, AT_ONCE = (
-    ("_init_weights",),
-    ("init_weights", "initialize_weights", "_reset_parameters", "reset_parameters"),
-)
+BY_MODULE = "_init_weights"
+AT_ONCE = ("init_weights", "initialize_weights", "_reset_parameters", "reset_parameters")
 # Standard deviations that differ by less than SAME count as equal; below SCALED of another, as scaled down.
 SAME, SCALED = 0.1, 0.75
 # The share of unchanged weights above which a network counts as untrained.
@@ -32,12 +30,13 @@ FRESH = 0.9
 # The number of residual sums from which the scale of the branch ends matters.
 SUMS = 4
 _STORAGE = torch.Tensor.untyped_storage
+Deviations = dict[str, float]
 
 
 @check("modules that run")
 def check_calls(exam: Examination) -> Steps:
     """Look for modules that are never called and have no parameter that is read."""
-    read = {source.name for call in exam.passed.flow.calls for source in call.sources() if source.kind == "parameter"}
+    read = {source.name for call in exam.flow.calls for source in call.sources() if source.kind == "parameter"}
     leaves = {name: module for name, module in exam.model.named_modules() if name and not any(module.children())}
 
     def is_used(name: str, module: nn.Module) -> bool:
@@ -46,8 +45,8 @@ def check_calls(exam: Examination) -> Steps:
         return name in exam.passed.entered or not counts or isinstance(module, _Loss) or bool(read.intersection(own))
 
     unused = {name for name, module in leaves.items() if not is_used(name, module)}
-    where = list(dict.fromkeys(_topmost(name, unused, leaves) for name in leaves if name in unused))
-    if where:
+    if unused:
+        where = list(dict.fromkeys(_topmost(name, unused, leaves) for name in leaves if name in unused))
         count = sum(parameter.numel() for name in unused for parameter in leaves[name].parameters())
         yield finding("never_called", where, {"modules": len(unused), "parameters": count})
     return f"{len(leaves) - len(unused)} of {len(leaves)}"
@@ -55,8 +54,8 @@ def check_calls(exam: Examination) -> Steps:
 
 def _topmost(name: str, unused: set[str], leaves: dict[str, nn.Module]) -> str:
     """Return the outermost module around an unused one that contains only unused modules."""
-    while (outer := name.rpartition(".")[0]) and all(
-        leaf in unused for leaf in leaves if leaf.startswith(f"{outer}.")
+    while (outer := name.rpartition(".")[0]) and unused.issuperset(
+        leaf for leaf in leaves if leaf.startswith(f"{outer}.")
     ):
         name = outer
     return name
@@ -68,34 +67,23 @@ def check_initial_scale(exam: Examination) -> Steps:
     asked = asked_deviations(exam.model)
     now = {name: _deviation(parameter) for name, parameter in exam.model.named_parameters() if parameter.dim() > 1}
     at_start = [name for name, asks in asked.items() if any(_same(now[name], deviation) for deviation in asks)]
-    yield from _unreached(exam, asked, now, at_start)
-    summary = f"{len(at_start)} of {len(asked)} weights are as the network's own code draws them" if asked else ""
-    profile = _profile(exam, now)
-    if profile is None:
-        if not summary:
-            raise NotAsked("the network defines no initialization, and its weights have no common scale")
-        return summary
-    common, ends = profile
-    depth = len(exam.blocks)
-    goal, last = common / sqrt(depth), ends[-1]
-    if all(_same(end, common) for end in ends) and _is_language_model(exam):
-        evidence = {"deviation": common, "asked": goal, "sums": depth}
-        yield finding("unscaled_branch_ends", (), evidence)
-    text = f"standard deviation {common:.3g} on branches, {ends[0]:.3g} to {last:.3g} at their ends"
-    return f"{summary}; {text}" if summary else text
-
-
-def _unreached(
-    exam: Examination, asked: dict[str, list[float]], now: dict[str, float], at_start: list[str]
-) -> Iterator[Finding]:
-    """Report weights of an untrained network that are larger than its own initialization asks for."""
     large = [name for name, asks in asked.items() if min(asks) < SCALED * now[name]]
     others = [name for name in at_start if name not in large]
     is_fresh = bool(others) and len(others) >= FRESH * (len(asked) - len(large))
     if large and is_fresh and all(any(_same(now[name], now[other]) for other in others) for name in large):
-        first = large[0]
-        evidence = {"weights": len(large), "deviation": now[first], "asked": min(asked[first])}
+        evidence = {"weights": len(large), "deviation": now[large[0]], "asked": min(asked[large[0]])}
         yield finding("unreached_initialization", large, evidence)
+    words = [f"{len(at_start)} of {len(asked)} weights are as the network's own code draws them"] if asked else []
+    if (profile := _profile(exam, now)) is not None:
+        common, ends = profile
+        depth = len(exam.blocks)
+        if all(_same(end, common) for end in ends) and _is_language_model(exam):
+            evidence = {"deviation": common, "asked": common / sqrt(depth), "sums": depth}
+            yield finding("unscaled_branch_ends", (), evidence)
+        words.append(f"standard deviation {common:.3g} on branches, {ends[0]:.3g} to {ends[-1]:.3g} at their ends")
+    if not words:
+        raise NotAsked("the network defines no initialization, and its weights have no common scale")
+    return "; ".join(words)
 
 
 def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
@@ -105,8 +93,7 @@ def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
     names = {_STORAGE(weight)._cdata: name for name, weight in network.named_parameters() if weight.dim() > 1}
     with preserve_random_state(network), torch.no_grad(), suppress(Exception):
         for initialize in _initializers(network):
-            written = _Written(names)
-            with written:
+            with (written := _Written(names)):
                 initialize()
             for name in written.names:
                 asked.setdefault(name, []).append(_deviation(network.get_parameter(name)))
@@ -115,18 +102,14 @@ def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
 
 def _initializers(model: nn.Module) -> Iterator[Callable[[], Any]]:
     """Return the calls by which a network initializes its modules, inner modules first as in `apply`."""
-    for name in BY_MODULE:
-        function = getattr(model, name, None)
-        if callable(function) and len(signature(function).parameters) == 1:
-            order: list[nn.Module] = []
-            model.apply(order.append)
-            yield from (partial(function, module) for module in order)
-            return
-    for name in AT_ONCE:
-        function = getattr(model, name, None)
-        if callable(function) and not signature(function).parameters:
-            yield function
-            return
+    function = getattr(model, BY_MODULE, None)
+    if callable(function) and len(signature(function).parameters) == 1:
+        order: list[nn.Module] = []
+        model.apply(order.append)
+        yield from (partial(function, module) for module in order)
+        return
+    known = (getattr(model, name, None) for name in AT_ONCE)
+    yield from [own for own in known if callable(own) and not signature(own).parameters][:1]
 
 
 class _Written(Observer):
@@ -147,31 +130,26 @@ class _Written(Observer):
         return result
 
 
-def _profile(exam: Examination, now: dict[str, float]) -> tuple[float, list[float]] | None:
+def _profile(exam: Examination, now: Deviations) -> tuple[float, list[float]] | None:
     """Return the common standard deviation of weights inside branches of any fan-in, and those at the ends."""
     inner, ends = [], []
     for block in exam.blocks:
-        layers = [
-            [name for name in layer.parameters if name in now]
-            for layer in block.branch_layers
-            if layer.kind == "weight"
-        ]
-        weights = [names[0] for names in layers if names]
+        layers = [layer for layer in block.branch_layers if layer.kind == "weight"]
+        weights = [*filter(None, (next((n for n in layer.parameters if n in now), None) for layer in layers))]
         inner += weights[:-1]
         ends += weights[-1:]
     if len(ends) < SUMS or not inner:
         return None
-    fan_ins = {exam.model.get_parameter(name).shape for name in (*inner, *ends)}
+    shapes = {exam.model.get_parameter(name).shape for name in (*inner, *ends)}
     common = sorted(now[name] for name in inner)[len(inner) // 2]
     is_common = common > 0 and all(_same(now[name], common) for name in inner)
-    return (common, [now[name] for name in ends]) if is_common and len(fan_ins) > 1 else None
+    return (common, [now[name] for name in ends]) if is_common and len(shapes) > 1 else None
 
 
 def _is_language_model(exam: Examination) -> bool:
     """Whether branches begin with a norm, and the outputs have the length of an embedding."""
     embeddings = [module.num_embeddings for module in exam.model.modules() if isinstance(module, nn.Embedding)]
-    logits = exam.passed.logits
-    return exam.norms_placed == "pre" and logits.dim() == 3 and logits.shape[-1] in embeddings
+    return exam.norms_placed == "pre" and exam.logits.dim() == 3 and exam.logits.shape[-1] in embeddings
 
 
 def _deviation(weight: Tensor) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from math import inf, prod
@@ -13,20 +12,17 @@ from operator import is_
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.experiments.rates import MANY
-from normless.doctor.experiments.steps import fits, tried
 from normless.doctor.facts.changes import change_of
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call, tensors
+from normless.doctor.facts.flow import Call
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor.rules.trials import HALF, is_fitted, is_slow, trial_with
 from normless.doctor.rules.unread import unread_parts
 
 # Outputs count as equal if they differ by less than this share of the differences between examples.
 EQUAL = 1e-4
 # A path of one number suffices for outputs with fewer values for each example.
 SEVERAL = 3
-# A trial that lowers the loss by a smaller share is far from fitting the batch.
-HALF = 0.5
 # Sequences of at least this length are judged, by this share of their steps at either end.
 LENGTH, SHARE = 20, 0.25
 # The influence of the first steps is that of the last ones times a factor beyond this one.
@@ -39,44 +35,31 @@ def check_information(exam: Examination) -> Steps:
     """Look for a layer of one unit that everything passes, and for outputs that ignore the order of a sequence."""
     narrow = _narrow(exam)
     if narrow is not None:
-        found = finding("one_unit", (narrow.place,), {"outputs": prod(exam.passed.logits.shape[1:])})
         # An autoencoder of one dimension is a choice, if it can be fitted.
-        yield replace(found, advice=any(fits(exam, trial) for trial in exam.trials))
+        yield finding("one_unit", narrow.where, {"outputs": prod(exam.logits.shape[1:])}, advice=is_fitted(exam))
     yield from _unordered(exam)
-    is_stuck = exam.knows("not_fitted")
-    given = ((number, x) for number, x in enumerate(tensors(exam.inputs)) if x.dim() and x.is_floating_point())
+    is_missed = exam.knows("not_fitted") or exam.knows("cancelled_gradient")
+    given = ((number, x) for number, x in enumerate(exam.given) if x.dim() and x.is_floating_point())
     for (first, x), (second, y) in combinations(given, 2):
         if x.shape == y.shape and x.data_ptr() != y.data_ptr() and torch.equal(x, y):
-            found = finding("equal_inputs", (), {"first": first, "second": second})
-            yield replace(found, advice=not is_stuck and not exam.knows("cancelled_gradient"))
-    for unread in unread_parts(exam):
-        yield replace(unread, advice=not is_stuck)
+            yield finding("equal_inputs", (), {"first": first, "second": second}, advice=not is_missed)
+    yield from unread_parts(exam)
     return "one number" if narrow is not None else "no layer of one unit is passed by everything"
 
 
 def _narrow(exam: Examination) -> Call | None:
     """Return the weight layer with one output for each example through which all inputs reach the outputs."""
-    logits = exam.passed.logits
-    last = exam.passed.flow.of(logits)
-    if last is None or logits.dim() < 2 or logits[0].numel() < SEVERAL:
+    logits, last = exam.logits, exam.last
+    if logits.dim() < 2 or logits[0].numel() < SEVERAL:
         return None
-    for event in exam.passed.events:
-        call = exam.passed.flow.of(event.output)
-        if event.kind != "weight" or call is None or event.output.dim() < 2 or len(event.output) != len(logits):
-            continue
-        if event.output[0].numel() != 1 or event.output is logits or call is last:
-            continue
-        # Values of unknown origin may be inputs.
-        around = last.reached(partial(is_, call))
-        if not any(other.kind == "inputs" or any(read is None for read, _ in other.reads) for other in around):
-            return call
+    for event in exam.events("weight"):
+        shape = event.output.shape
+        if len(shape) > 1 and shape[0] == len(logits) and prod(shape[1:]) == 1 and event.call is not last:
+            # Values of unknown origin may be inputs.
+            around = last.reached(partial(is_, event.call))
+            if not any(other.kind in ("inputs", "unknown") for other in around):
+                return event.call
     return None
-
-
-def _is_slow(exam: Examination) -> bool:
-    """Whether no trial fits the batch, and the first is far from it."""
-    trials = exam.trials
-    return bool(trials) and trials[0].progress < HALF and not any(fits(exam, trial) for trial in trials)
 
 
 def _unordered(exam: Examination) -> Iterator[Finding]:
@@ -86,38 +69,32 @@ def _unordered(exam: Examination) -> Iterator[Finding]:
         return
     attends = any(event.kind == "attention" or event.name in _OF_ATTENTION for event in exam.passed.events)
     is_sequence = attends or any(event.name == "embedding" for event in exam.passed.events)
-    outputs = exam.evaluated
-    if not is_sequence or (x.dim() == 2 and x.is_floating_point()) or outputs.dim() != 2:
+    if not is_sequence or (x.dim() == 2 and x.is_floating_point()) or exam.evaluated.dim() != 2:
         return
-    change, apart = float(change_of(exam, x.flip(1)).max()), float((outputs - outputs.mean(0)).abs().max())
-    if not change <= EQUAL * apart or not 0 < apart < inf:
+    change = float(change_of(exam, x.flip(1)).max())
+    if not change <= EQUAL * exam.apart or not 0 < exam.apart < inf:
         return
     pairs = _same_but_for_order(x, exam.targets)
-    evidence = {"positions": x.shape[1], "change": change, "differences": apart, "pairs": pairs}
+    evidence = {"positions": x.shape[1], "change": change, "differences": exam.apart, "pairs": pairs}
     # Sets and bags of words have no order; targets that depend on it, or a batch that cannot be fitted, tell.
-    may_miss = attends and not x.is_floating_point() and _is_slow(exam)
+    may_miss = attends and not x.is_floating_point() and is_slow(exam)
     is_wrong = pairs > 0 or exam.knows("not_fitted") or (may_miss and _is_helped_by_positions(exam))
-    yield replace(finding("unordered", (), evidence, grade=pairs > 0), advice=not is_wrong)
+    yield finding("unordered", (), evidence, grade=pairs > 0, advice=not is_wrong)
 
 
 def _is_helped_by_positions(exam: Examination) -> bool:
     """Whether trial steps get much lower if each position has a vector of its own, added to its embedding."""
-    if exam.optimizer is None:
-        return True
 
     def add_positions(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        if output.dim() != 3:
-            return output
         places = torch.randn(output.shape[1:], generator=torch.Generator().manual_seed(0)).to(output)
         return output + output.detach().std() * places
 
-    before = tried(exam, exam.optimizer, MANY)[1]
+    before = trial_with(exam)
     with ExitStack() as stack:
         for layer in exam.model.modules():
             if isinstance(layer, nn.Embedding):
                 stack.enter_context(layer.register_forward_hook(add_positions))
-        after = tried(exam, exam.optimizer, MANY)[1]
-    return after.end < HALF * before.end
+        return trial_with(exam).end < HALF * before.end
 
 
 def _same_but_for_order(x: Tensor, y: object) -> int:
@@ -140,18 +117,18 @@ def check_time(exam: Examination) -> Steps:
     if not ratios:
         raise NotAsked(f"there are no sequences of {LENGTH} steps or more")
     is_stuck = exam.knows("not_fitted")
-    for number, ratio in ratios.items() if is_stuck or _is_slow(exam) else ():
+    for number, ratio in ratios.items() if is_stuck or is_slow(exam) else ():
         if not 1 / FACTOR < ratio < FACTOR:
             evidence: Evidence = {"ratio": max(ratio, 1 / ratio if ratio else inf), "input": number}
             kind = "exploding_through_time" if ratio > 1 else "vanishing_through_time"
             # Slow steps alone do not tell that the first elements matter: a batch may be learned from the last ones.
-            yield replace(finding(kind, (), evidence), advice=not is_stuck)
+            yield finding(kind, (), evidence, advice=not is_stuck)
     return f"first steps have {', '.join(f'{ratio:.2g}' for ratio in ratios.values())} times that of the last"
 
 
 def _ratio(exam: Examination, size: Tensor) -> float | None:
     """Return the influence of the first steps relative to that of the last ones; None if there are no steps."""
-    axis = 1 if size.shape[:1] == exam.passed.logits.shape[:1] else 0
+    axis = 1 if size.shape[:1] == exam.logits.shape[:1] else 0
     if size.dim() not in (2, 3) or size.shape[axis] < LENGTH:
         return None
     steps = size.movedim(axis, 0).flatten(1).sum(1)

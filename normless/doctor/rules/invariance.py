@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normless.doctor.facts.changes import REFUSED, change_of, with_leaf
+from normless.doctor.facts.changes import change_of
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.guessing import descend
+from normless.doctor.facts.tracer import REFUSED, with_leaf
 from normless.doctor.findings import Evidence, Finding, Steps, check, finding
 
 # The targets depend on a statistic of the inputs if it explains this share of their variance.
@@ -32,11 +32,15 @@ MANY_CHANNELS = 16
 @check("invariances")
 def check_invariance(exam: Examination) -> Steps:
     """Look for outputs that do not depend on the level or the scale of inputs on which the targets depend."""
-    yield from _narrow_norms(exam)
+    for event in exam.events("norm"):
+        if event.name not in ("batch_norm", "rms_norm") and event.normalized == 2:
+            # It leaves one bit of the two values.
+            yield finding("norm_of_two", (event.place,), {"norm": event.name, "shape": str(event.call.reads[0][1])})
+            break
     yield from _fixed_outputs(exam)
     summary = "no level or scale of the inputs explains the targets"
-    targets = next((y for y in tensors(exam.targets) if y.dim() and y.numel() == len(y) >= SEVERAL), torch.zeros(0))
-    for number, x in enumerate(tensors(exam.inputs)):
+    targets = next((y for y in exam.labels if y.dim() and y.numel() == len(y) >= SEVERAL), torch.zeros(0))
+    for number, x in enumerate(exam.given):
         is_usual = x.is_floating_point() and x.layout == torch.strided and x.dim() > 1 and x[0].numel() > 2
         for kind, statistic in _statistics(x) if is_usual and len(x) == len(targets) else ():
             explained = _explained(statistic, targets)
@@ -44,11 +48,10 @@ def check_invariance(exam: Examination) -> Steps:
                 continue
             change = _change(exam, number, x, kind)
             if change < SAME:
-                norm = next((event for event in exam.passed.events if event.kind == "norm"), None)
+                norm = next(iter(exam.events("norm")), None)
                 evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
-                where = () if norm is None else (norm.place,)
                 at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
-                yield finding("invariant_outputs", where, evidence, at=at)
+                yield finding("invariant_outputs", norm.call.where if norm else (), evidence, at=at)
                 return f"the outputs do not depend on the {kind} of an example"
             summary = "the targets depend on a level or scale of the inputs, and so do the outputs"
     return summary
@@ -70,8 +73,7 @@ def _explained(statistic: Tensor, targets: Tensor) -> float:
     if not total > 0 or not bool(statistic.isfinite().all()):
         return 0.0
     if y.is_floating_point():
-        together = torch.stack([statistic, y.double()]).corrcoef()[0, 1]
-        return float(together.square())
+        return float(torch.stack([statistic, y.double()]).corrcoef()[0, 1].square())
     classes = torch.unique(y)
     if not 1 < len(classes) <= len(y) // 4:
         return 0.0
@@ -83,9 +85,8 @@ def _neighbors_agree(x: Tensor, targets: Tensor) -> bool:
     """Whether nearest neighbors among the normalized examples have similar targets."""
     flat = x.detach().double().flatten(1)
     flat = F.layer_norm(flat, flat.shape[1:])
-    distances = torch.cdist(flat, flat).fill_diagonal_(float("inf"))
     y = targets.detach().reshape(-1)
-    nearest = y[distances.argmin(1)]
+    nearest = y[torch.cdist(flat, flat).fill_diagonal_(torch.inf).argmin(1)]
     if y.is_floating_point():
         return float(torch.stack([y.double(), nearest.double()]).corrcoef()[0, 1]) > EXPLAINED
     chance = float((y[:, None] == y).double().mean())
@@ -98,40 +99,30 @@ def _change(exam: Examination, number: int, x: Tensor, kind: str) -> float:
     draws = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(x)
     changed = x.detach() + x.detach().std() * draws if kind == "level" else x.detach() * draws.exp()
     change = float(change_of(exam, with_leaf(exam.inputs, number, changed)).max())
-    spread = float((exam.evaluated - exam.evaluated.mean(0)).abs().max())
-    return change / spread if spread > 0 else nan
-
-
-def _narrow_norms(exam: Examination) -> Iterator[Finding]:
-    """Report a norm over two values, which leaves one bit of them."""
-    for event in exam.passed.events:
-        if event.kind == "norm" and event.name not in ("batch_norm", "rms_norm") and event.normalized == 2:
-            yield finding("norm_of_two", (event.place,), {"norm": event.name, "shape": str(event.shape)})
-            return
+    return change / exam.apart if exam.apart > 0 else nan
 
 
 def _fixed_outputs(exam: Examination) -> Iterator[Finding]:
     """Report outputs whose mean and deviation are the same for all examples, if the best such outputs fit badly."""
-    outputs = exam.passed.logits.detach().double()
+    outputs = exam.logits.double()
     if outputs.dim() != 2 or len(outputs) < 4 or outputs.shape[1] < 3 or exam.passed.error is not None:
         return
     means, deviations = outputs.mean(1), outputs.std(1)
     size = float(deviations.mean())
     if not size > 0 or max(float(means.std()), float(deviations.std())) > FIXED * size:
         return
-    norm = next((event for event in reversed(exam.passed.events) if event.kind == "norm"), None)
+    norm = next(reversed(exam.events("norm")), None)
     if norm is None or not isfinite(exam.guessing) or not isfinite(exam.lowest):
         return
     floor = _lowest_fixed(exam, trained=any(p.requires_grad for p in norm.parameters), size=size)
     if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * exam.guessing > 0:
-        width, guessing = outputs.shape[1], exam.guessing
-        evidence: Evidence = {"lowest_loss": floor, "guessing": guessing, "outputs": width, "norm": norm.name}
-        yield finding("normalized_outputs", (norm.place,), evidence)
+        evidence: Evidence = {"lowest_loss": floor, "guessing": exam.guessing, "outputs": outputs.shape[1]}
+        yield finding("normalized_outputs", norm.call.where, {**evidence, "norm": norm.name})
 
 
 def _lowest_fixed(exam: Examination, *, trained: bool, size: float) -> float:
     """Return the lowest loss of outputs that are normalized, with a trained factor and offset or without."""
-    outputs = exam.passed.logits.detach().float()
+    outputs = exam.logits.float()
     free = outputs.clone().requires_grad_()
     scale = torch.full_like(outputs[:1], size).requires_grad_()
     offset = torch.full_like(scale, float(outputs.mean())).requires_grad_()
@@ -139,7 +130,7 @@ def _lowest_fixed(exam: Examination, *, trained: bool, size: float) -> float:
 
     def loss() -> Tensor:
         normalized = F.layer_norm(free, free.shape[1:]) * scale + offset
-        return exam.loss_at(normalized.to(exam.passed.logits.dtype))
+        return exam.loss_at(normalized.to(exam.logits.dtype))
 
     with suppress(*REFUSED):
         descend(loss, [free, scale, offset] if trained else [free], found, steps=60)

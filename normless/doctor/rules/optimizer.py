@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.held import held, held_elsewhere, named_groups
@@ -29,18 +28,12 @@ def check_optimizer(exam: Examination) -> Steps:
     """Compare the optimizer's parameters and weight decays with the default of `param_groups` for this network."""
     if exam.optimizer is None:
         raise NotAsked("no optimizer was given")
-    decays = {
-        id(parameter): group.get("weight_decay", 0.0)
-        for group in exam.optimizer.param_groups
-        for parameter in group["params"]
-    }
+    groups = exam.optimizer.param_groups
+    decays = {id(own): group.get("weight_decay", 0.0) for group in groups for own in group["params"]}
     parameters = dict(exam.model.named_parameters())
     # Without a map, the roles are unknown and decays are not judged.
-    roles = (
-        {name: "" for name, parameter in parameters.items() if parameter.requires_grad}
-        if exam.map is None
-        else parameter_roles(exam.model, exam.map)
-    )
+    trained = {name: "" for name, parameter in parameters.items() if parameter.requires_grad}
+    roles = trained if exam.map is None else parameter_roles(exam.model, exam.map)
     if exam.map is not None:
         yield from _decayed(exam, exam.map, roles, {name: decays.get(id(parameters[name]), 0.0) for name in roles})
     times = Counter(map(id, held(exam.optimizer)))
@@ -96,10 +89,10 @@ def _missing(exam: Examination, missing: Mapping[str, str], *, is_all: bool) -> 
     scalars = [missing[name] for name in names].count("scalars")
     including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
     counts = {"parameters": len(names), "scalars": scalars}
-    found = finding("untrained_parameters", names, counts, grade=is_all, including=including)
     # γ, β and biases may keep their initial values; a multiplier, a vector of features and a matrix may not.
     is_affine = all(name.rpartition(".")[2] in ("weight", "bias") and parameters[name].dim() < 2 for name in names)
-    yield replace(found, advice=is_affine and not scalars)
+    advice = is_affine and not scalars
+    yield finding("untrained_parameters", names, counts, grade=is_all, advice=advice, including=including)
 
 
 def _zero_rates(exam: Examination) -> Iterator[Finding]:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from normless.doctor.facts.changes import change_at
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, Call, tensors
+from normless.doctor.facts.flow import Call
 from normless.doctor.facts.influence import Padding, find_padding, influence_of
-from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
+from normless.doctor.facts.tracer import tensors
+from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 
 # Outputs are the same if they differ by less than this share of the largest output.
 SAME = 1e-6
@@ -22,8 +23,8 @@ READ = 0.02
 MANY_CHANNELS = 16
 # Operations that return a changed copy.
 CHANGES = {
-    "add", "__add__", "sub", "__sub__", "mul", "__mul__", "div", "__truediv__", "masked_fill", "index_fill",
-    "index_add", "scatter", "scatter_add", "clamp", "dropout", "relu", "where", "normalize", "layer_norm",
+    "add", "sub", "mul", "div", "masked_fill", "index_fill", "index_add", "scatter", "scatter_add", "clamp",
+    "dropout", "relu", "where", "normalize", "layer_norm",
 }  # fmt: skip
 
 
@@ -32,12 +33,12 @@ def check_unread(exam: Examination) -> Steps:
     """Look for inputs without influence on the outputs, and for padding with more influence than the sequence."""
     yield from _thrown_away(exam)
     influence = exam.influence = influence_of(exam)
-    if not influence or not any(bool(size.any()) for size in influence.values()):
+    if not any(bool(size.any()) for size in influence.values()):
         raise NotAsked("no gradient reaches the inputs")
-    for padding in find_padding(tensors(exam.inputs)):
-        found = list(_padded(exam, padding, influence[padding.leaf])) if padding.leaf in influence else []
-        yield from found
-        if found:
+    for padding in find_padding(exam.given):
+        found = next(_padded(exam, padding, influence[padding.leaf]), None) if padding.leaf in influence else None
+        if found is not None:
+            yield found
             return "the padding is read in place of the sequences"
     for number, size in influence.items():
         reader = None if bool(size.any()) else _reader(exam, number)
@@ -48,34 +49,34 @@ def check_unread(exam: Examination) -> Steps:
 
 def _thrown_away(exam: Examination) -> Iterator[Finding]:
     """Report a changed copy of a tensor that nothing reads, while the tensor itself is read again."""
-    flow = exam.passed.flow
     # The last call that reads each.
-    read = {source: number for number, call in enumerate(flow.calls) for source in call.sources()}
-    kept = {flow.of(tensor) for tensor in tensors((exam.passed.output, [vars(m) for m in exam.model.modules()]))}
-    for number, call in enumerate(flow.calls):
-        first = call.reads[0][0] if call.reads else None
-        if call.name not in CHANGES or not call.is_signal or call in read or call in kept or first is None:
+    read = {source: number for number, call in enumerate(exam.flow.calls) for source in call.sources()}
+    modules = [vars(module) for module in exam.model.modules()]
+    kept = {exam.flow.of(tensor) for tensor in tensors((exam.passed.output, modules))}
+    for number, call in enumerate(exam.flow.calls):
+        is_copy = call.plain in CHANGES and (call.name == call.plain or call.name == f"__{call.plain}__")
+        if not is_copy or not call.is_signal or call in read or call in kept:
             continue
-        if call.shape == call.reads[0][1] and first.kind == "call" and read[first] > number:
+        first, shape = call.reads[0]
+        if call.shape == shape and first.kind == "call" and read[first] > number:
             evidence = {"operation": call.name, "line": str(call.line or "")}
-            where = () if call.path == LOSS else (call.place,)
-            at = f", {call.line}" if call.line else ""
-            yield finding("thrown_away", where, evidence, at=at, place="the loss" if not where else call.place)
+            yield finding("thrown_away", call.where, evidence, **call.words)
             return
 
 
 def unread_parts(exam: Examination) -> Iterator[Finding]:
-    """Report inputs, channels and positions that nothing reads; it is for the targets to say whether they matter."""
-    padded = {padding.leaf for padding in find_padding(tensors(exam.inputs))}
+    """Report inputs, channels and positions that nothing reads; advice unless the batch cannot be fitted."""
+    padded = {padding.leaf for padding in find_padding(exam.given)}
     for number, size in exam.influence.items():
         if bool(size.any()):
             yield from () if number in padded else _parts(exam, number, size)
         elif _reader(exam, number) is None and _is_unread(exam, number):
-            yield finding("unread_input", (), _described(exam, number))
+            evidence = _described(exam, number)
+            yield finding("unread_input", (), evidence, advice=not exam.knows("not_fitted"))
 
 
-def _described(exam: Examination, number: int) -> dict[str, float | int | str]:
-    return {"input": _name(exam, number), "shape": str(tuple(tensors(exam.inputs)[number].shape))}
+def _described(exam: Examination, number: int) -> Evidence:
+    return {"input": _name(exam, number), "shape": str(tuple(exam.given[number].shape))}
 
 
 def _name(exam: Examination, number: int) -> str:
@@ -84,23 +85,22 @@ def _name(exam: Examination, number: int) -> str:
     named = [name for name, value in given if isinstance(value, Tensor)]
     if number < len(named):
         return f"input {named[number]!r}"
-    return f"input {number + 1}" if len(tensors(exam.inputs)) > 1 else "the input"
+    return f"input {number + 1}" if len(exam.given) > 1 else "the input"
 
 
 def _is_unread(exam: Examination, number: int, where: Tensor | None = None, among: Tensor | None = None) -> bool:
     """Whether other values of an input, or of masked elements from other ones, change no output."""
-    x = tensors(exam.inputs)[number]
+    x = exam.given[number]
     places = None if where is None else torch.arange(x.numel()).view(x.shape)[where].flatten()
     change = change_at(exam, number, places, None if among is None else x[among.to(x.device)])
-    return float(change.max()) <= SAME * float(exam.evaluated.abs().max())
+    return float(change.max()) <= SAME * exam.size
 
 
 def _reader(exam: Examination, number: int) -> Call | None:
     """Return the first trained call that reads an input, or a view of it."""
-    flow = exam.passed.flow
-    given = flow.of(tensors(exam.inputs)[number])
-    readers = (call for call in flow.calls if any(source.origin() is given for source in call.sources()))
-    return next((call for call in readers if call.is_trained), None)
+    given = exam.flow.of(exam.given[number])
+    trained = (call for call in exam.flow.calls if call.is_trained)
+    return next((call for call in trained if any(source.origin() is given for source in call.sources())), None)
 
 
 def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Finding]:
@@ -111,23 +111,18 @@ def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Findi
         return
     of_real, of_padding = ((size * part)[padded].amax(1) for part in (real, ~real))
     of_padding = of_padding / of_real.clamp_min(1e-30)
-    of_real = of_real / size[padded].amax(1)
-    evidence: dict[str, float | int | str] = {
-        "padding": float((~real).double().mean()),
-        "shortest": int(real.sum(1).min()),
-        "positions": real.shape[1],
-        "influence": float(of_real.median()),
-    }
-    if float(of_real.median()) < FADED and bool((of_padding > 1).double().mean() > 0.5):
+    influence = float((of_real / size[padded].amax(1)).median())
+    evidence: dict[str, float | int | str] = {"padding": float((~real).double().mean()), "influence": influence}
+    evidence |= {"shortest": int(real.sum(1).min()), "positions": real.shape[1]}
+    if influence < FADED and float((of_padding > 1).double().mean()) > 0.5:
         at = real & padded[:, None]
         is_hidden = not bool((size * at).any()) and _is_unread(exam, padding.leaf, at, at)
         yield finding("inverted_mask" if is_hidden else "read_after_padding", (), evidence)
     elif by is not None and float(of_padding.median()) > READ:
-        flow = exam.passed.flow
-        given = flow.of(tensors(exam.inputs)[by])
-        readers = (call for call in flow.calls if any(source is given for source in call.sources()))
+        mask = exam.flow.of(exam.given[by])
         # Lengths that are only copied by a detach, to the CPU or to Python, mask nothing.
-        reads_mask = any(call.name != "detach" and call.path != LOSS for call in readers)
+        readers = (call for call in exam.flow.calls if call.name != "detach" and not call.in_loss)
+        reads_mask = any(source is mask for call in readers for source in call.sources())
         evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, by)}
         if reads_mask and not _is_unread(exam, padding.leaf, ~real, real):
             yield finding("padding_read", (), evidence)
@@ -135,12 +130,11 @@ def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Findi
 
 def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
     """Report channels and positions of an input without influence."""
-    x = tensors(exam.inputs)[number]
+    x = exam.given[number]
     if x.dim() < 2 or len(x) < 4:
         return
     for axis in range(1, x.dim()) if x.dim() > 2 or not x.is_floating_point() else (1,):
-        rest = [dim for dim in range(x.dim()) if dim != axis]
-        read = size.sum(rest) > 0
+        read = size.movedim(axis, 0).flatten(1).sum(1) > 0
         varies = (x != x[:1]).movedim(axis, 0).flatten(1).any(1).cpu()
         unread = (~read & varies).nonzero().flatten()
         # Convolutions leave out some positions at the border, and a loss the last one.
@@ -149,5 +143,6 @@ def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
             continue
         if _is_unread(exam, number, torch.zeros(x.shape, dtype=torch.bool).index_fill(axis, unread, True)):
             evidence = {"unread": len(unread), "of": len(read), "axis": axis, "first": int(unread[0])}
-            yield finding("unread_part", (), evidence, input=_name(exam, number))
+            advice = not exam.knows("not_fitted")
+            yield finding("unread_part", (), evidence, input=_name(exam, number), advice=advice)
             return

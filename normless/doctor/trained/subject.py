@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from normless._internal.arguments import arguments_of
 from normless._internal.state import running
 from normless.doctor.facts.batches import Batches, mixed, size_of
-from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.trained.fit import Fit
 from normless.doctor.trained.streams import Divisors, Sums
 from normless.doctor.trained.units import Meter
