@@ -20,7 +20,6 @@ from normless.doctor.facts.flow import Call
 from normless.doctor.facts.functions import LOSSES
 from normless.doctor.facts.ranges import range_of
 from normless.doctor.facts.tracer import Seen, Tracer, tensors, with_rows
-from normless.nn.channels import in_pieces
 from normless.probes import Watcher
 
 # Larger attentions are measured on one example.
@@ -184,26 +183,16 @@ class Tape(Tracer):
 def moments(x: Tensor, examples: int) -> tuple[float, float, float]:
     """Return E[x²] of values (examples, …), the share of the variance between examples, and the root of this part.
 
-    They are computed in float64, in one pass over pieces; the last two are NaN if axis 0 does not hold the examples.
+    They are computed in float64; the last two are NaN if axis 0 does not hold the examples.
     """
-    has_examples = x.dim() > 1 and len(x) == examples > 1
-    first = x[:1].reshape(1, -1).double() if has_examples else torch.zeros((), dtype=torch.float64, device=x.device)
-    squares, sums, apart = (torch.zeros_like(first).sum(), torch.zeros_like(first), torch.zeros_like(first).sum())
-    for piece in in_pieces(x) if x.dim() else (x,):
-        values = piece.reshape(len(piece) if has_examples else 1, -1).to(torch.float64, copy=True).contiguous()
-        squares += torch.dot(values.view(-1), values.view(-1))
-        if has_examples:
-            # Without the first example, equal examples are exactly 0, and large means do not cancel.
-            values -= first
-            sums += values.sum(0, keepdim=True)
-            apart += torch.dot(values.view(-1), values.view(-1))
-    size = max(x.numel(), 1)
-    if not has_examples:
-        return float(squares) / size, nan, nan
-    between = max((float(apart) - float(sums.square().sum()) / examples) / size, 0.0)
-    # The variance is the mean of the variances over examples plus the variance of the means.
-    whole = between + float((first + sums / examples).var(correction=0))
-    return float(squares) / size, between / whole if whole > 0 else 0.0, between**0.5
+    x = x.double()
+    second = float(x.square().mean())
+    if x.dim() < 2 or len(x) != examples or examples < 2:
+        return second, nan, nan
+    # Without the first example, equal examples are exactly 0, and large means do not cancel.
+    between = float((x - x[:1]).var(0, correction=0).mean())
+    whole = between + float(x.mean(0).var(correction=0))
+    return second, between / whole if whole > 0 else 0.0, between**0.5
 
 
 def _mean_cosine(x: Tensor) -> float:

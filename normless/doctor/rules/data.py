@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite, prod
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
 
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call
 from normless.doctor.facts.held import held
 from normless.doctor.facts.nonfinite import Broken, find_broken
 from normless.doctor.facts.relations import IGNORED
@@ -18,9 +17,6 @@ from normless.errors import InputsError, MissingValuesError
 
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
-# Functions that take class indices as targets, or combine arguments with different numbers of axes.
-_OF_CLASSES = {"cross_entropy", "nll_loss", "ctc_loss", "gather", "take_along_dim", "cdist", "matmul", "einsum"}
-Shape = tuple[int, ...]
 
 
 @check("inputs", blocks=True)
@@ -102,13 +98,8 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
 
 @check("values of the targets")
 def check_values(exam: Examination) -> Steps:
-    """Look for targets that the loss spreads over all pairs, or that are all the same."""
+    """Look for targets that are all the same."""
     targets = exam.targets
-    if pairs := _spread_over_pairs(exam.in_loss):
-        call, outputs, shape = pairs
-        evidence: Evidence = {"targets": str(shape), "outputs": str(outputs), "operation": call.name}
-        yield finding("broadcast_targets", (), {**evidence, "line": call.words["line"]})
-        return "the loss compares all pairs"
     if not isinstance(targets, Tensor):
         raise NotAsked("they are not tensors")
     values = targets[targets != IGNORED]
@@ -117,8 +108,8 @@ def check_values(exam: Examination) -> Steps:
     are_read = any(source.kind == "targets" for call in exam.in_loss for source in call.sources())
     if is_constant and are_read and targets.dim() and not values.is_complex():
         label = float(values.flatten()[0])
-        evidence = {"label": label, "labels": values.numel()}
-        yield finding("one_label", (), evidence, advice=_is_one_on_purpose(exam, label))
+        same = {"label": label, "labels": values.numel()}
+        yield finding("one_label", (), same, advice=_is_one_on_purpose(exam, label))
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
 
 
@@ -135,38 +126,6 @@ def _is_one_on_purpose(exam: Examination, label: float) -> bool:
     # outputs of layers, and is none of them.
     has_layers = any(call.layer == "weight" for call in exam.in_loss)
     return has_layers or not is_whole or (label == 0.0 and not exam.last.origin().layer)
-
-
-def _spread_over_pairs(in_loss: list[Call]) -> tuple[Call, Shape, Shape] | None:
-    """Return the first call of the loss that compares every output with every target, and the shapes of both.
-
-    Outputs and targets must have the shapes that the network and the batch gave them, with different numbers of axes.
-    If the loss itself added an axis, it intends to compare all pairs.
-    """
-    own: dict[Call, str] = {}
-
-    def side(read: Call) -> str:
-        known = "targets" if read.kind == "targets" else "outputs" * read.is_trained
-        return own.get(read, "") if read.in_loss else known
-
-    for call in in_loss:
-        sides = [(name, shape) for read, shape in call.reads if (name := side(read))]
-        shapes = dict(reversed(sides))
-        outputs, targets = shapes.get("outputs"), shapes.get("targets")
-        if outputs and targets and call.plain not in _OF_CLASSES and _are_pairs(outputs, targets):
-            return call, outputs, targets
-        if kept := [name for name, shape in sides if shape == call.shape]:
-            own[call] = "outputs" if "outputs" in kept else "targets"
-    return None
-
-
-def _are_pairs(a: Shape, b: Shape) -> bool:
-    """Whether two shapes with different numbers of axes broadcast to a shape with more elements than either."""
-    try:
-        count = prod(torch.broadcast_shapes(a, b))  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        return False
-    return len(a) != len(b) and count > max(prod(a), prod(b))
 
 
 @check("finite values")

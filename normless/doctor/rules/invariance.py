@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from normless.doctor.facts.changes import change_of
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.guessing import descend
+from normless.doctor.facts.relations import explained
 from normless.doctor.facts.tracer import REFUSED, with_leaf
 from normless.doctor.findings import Evidence, Finding, Steps, check, finding
 
@@ -40,16 +41,18 @@ def check_invariance(exam: Examination) -> Steps:
     yield from _fixed_outputs(exam)
     summary = "no level or scale of the inputs explains the targets"
     targets = next((y for y in exam.labels if y.dim() and y.numel() == len(y) >= SEVERAL), torch.zeros(0))
+    if not targets.is_floating_point() and not 1 < len(torch.unique(targets)) <= len(targets) // 4:
+        return summary
     for number, x in enumerate(exam.given):
         is_usual = x.is_floating_point() and x.layout == torch.strided and x.dim() > 1 and x[0].numel() > 2
         for kind, statistic in _statistics(x) if is_usual and len(x) == len(targets) else ():
-            explained = _explained(statistic, targets)
-            if not explained > EXPLAINED or _neighbors_agree(x, targets):
+            share = float(explained(statistic[:, None], targets.detach().reshape(-1)))
+            if not share > EXPLAINED or _neighbors_agree(x, targets):
                 continue
             change = _change(exam, number, x, kind)
             if change < SAME:
                 norm = next(iter(exam.events("norm")), None)
-                evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
+                evidence: Evidence = {"statistic": kind, "explained": share, "change": change}
                 at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
                 yield finding("invariant_outputs", norm.call.where if norm else (), evidence, at=at)
                 return f"the outputs do not depend on the {kind} of an example"
@@ -65,20 +68,6 @@ def _statistics(x: Tensor) -> Iterator[tuple[str, Tensor]]:
         for channel in x.detach().double().flatten(2).mean(2).T:
             yield "level", channel
     yield "scale", flat.std(1).clamp_min(1e-30).log()
-
-
-def _explained(statistic: Tensor, targets: Tensor) -> float:
-    """Return the share of the variance that a statistic and the targets have in common, corrected for chance."""
-    y, total = targets.detach().reshape(-1), float(statistic.var())
-    if not total > 0 or not bool(statistic.isfinite().all()):
-        return 0.0
-    if y.is_floating_point():
-        return float(torch.stack([statistic, y.double()]).corrcoef()[0, 1].square())
-    classes = torch.unique(y)
-    if not 1 < len(classes) <= len(y) // 4:
-        return 0.0
-    within = sum(float((part - part.mean()).square().sum()) for c in classes for part in [statistic[y == c]])
-    return 1 - within / (len(y) - len(classes)) / total
 
 
 def _neighbors_agree(x: Tensor, targets: Tensor) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import hypot, isfinite
 from typing import Any
@@ -120,7 +119,7 @@ def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
         order = {call: index for index, call in enumerate(made)}
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return [
-            Term(order[call], call, float(made[call].detach()), _norms(value, call, calls, made, parameters))
+            Term(order[call], call, float(made[call].detach()), _norms(value, made[call], parameters))
             for call in dict.fromkeys(calls)
         ]
 
@@ -140,19 +139,10 @@ def _added(call: Call, made: dict[Call, Tensor]) -> Iterator[Call]:
     yield call
 
 
-def _norms(
-    value: Tensor, call: Call, calls: list[Call], made: dict[Call, Tensor], parameters: list[nn.Parameter]
-) -> list[float]:
+def _norms(value: Tensor, term: Tensor, parameters: list[nn.Parameter]) -> list[float]:
     """Return the norms of the gradients of one term of the loss; none if it has no history."""
-    if made[call].grad_fn is None:
+    if term.grad_fn is None:
         return []
-    nodes = {made[other].grad_fn for other in calls if other is not call} - {None, made[call].grad_fn}
-
-    def without(given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        return tuple(None if gradient is None else gradient * 0 for gradient in given)
-
-    with ExitStack() as stack:
-        for node in filter(None, nodes):
-            stack.enter_context(node.register_prehook(without))
-        gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-    return [0.0 if g is None else float(g.detach().to_dense().double().norm()) for g in gradients]
+    factor = torch.autograd.grad(value, term, retain_graph=True)[0].abs()
+    gradients = torch.autograd.grad(factor * term, parameters, retain_graph=True, allow_unused=True)
+    return [0.0 if g is None else float(g.to_dense().double().norm()) for g in gradients]
