@@ -29,13 +29,10 @@ from normless.doctor.rules import (
     data,
     direction,
     examples,
-    information,
-    invariance,
     layers,
     leaks,
     losses,
     modes,
-    optimizer,
     outputs,
     pairing,
     reach,
@@ -65,7 +62,7 @@ OF_PASS = (
     leaks.check_leaks,
     examples.check_reshapes,
     unread.check_unread,
-    invariance.check_invariance,
+    outputs.check_invariance,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 # The name of what was not checked because something else forbids it.
@@ -188,7 +185,7 @@ def _run(exam: Examination, plan: _Plan) -> tuple[Check, ...]:
 def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
     """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
     if is_sharded(exam.model):
-        yield optimizer.check_optimizer(exam)
+        yield construction.check_optimizer(exam)
         why = "the weights are sharded, and a pass of one process waits for the others: diagnose before fully_shard"
         yield Check(REST, why, asked=False)
         return
@@ -225,7 +222,7 @@ def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
             yield on_map(exam)
     else:
         yield Check("residual blocks", "there is no gradient to measure", asked=False)
-    yield optimizer.check_optimizer(exam)
+    yield construction.check_optimizer(exam)
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, plan.steps)
     yield scales.check_target_scale(exam)
@@ -236,8 +233,8 @@ def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
         yield batches.check_batches(exam, plan.batches)
     if plan.step is not None:
         yield own_step.check_step(exam, plan.step, plan.batches)
-    yield information.check_information(exam)
-    yield information.check_time(exam)
+    yield unread.check_information(exam)
+    yield unread.check_time(exam)
     yield investigation.check_experiments(exam, plan.steps, plan.investigate)
 
 

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.facts.backward import BackwardTracer, Gradients
-from normless.doctor.facts.flow import Call
-from normless.doctor.facts.functions import is_in_place
-from normless.doctor.facts.tracer import Seen, tensors
+from normless.doctor.facts.flow import Call, is_in_place
+from normless.doctor.facts.tracer import BackwardTracer, Gradients, Seen, tensors
 from normless.probes import Loss, preserve_state
 
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from normless._internal.state import quiet
-from normless.doctor.facts.flow import Call, Flow
-from normless.doctor.facts.functions import is_in_place
+from normless.doctor.facts.flow import Call, Flow, is_in_place
 from normless.doctor.facts.tape import Event, LossCall, Tape, recorded
 from normless.doctor.facts.tracer import tensors
 from normless.errors import InputsError

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normless.doctor.facts.flow import Call, Range
-from normless.doctor.facts.functions import MOVES, PRODUCTS
+from normless.doctor.facts.flow import MOVES, PRODUCTS, Call, Range
 from normless.doctor.facts.tracer import Seen
 
 _ANY = Range()

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.doctor.facts.flow import Call
-from normless.doctor.facts.functions import LOSSES
+from normless.doctor.facts.flow import LOSSES, Call
 from normless.doctor.facts.ranges import range_of
 from normless.doctor.facts.tracer import Seen, Tracer, tensors, with_rows
 from normless.probes import Watcher

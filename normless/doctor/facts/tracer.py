@@ -1,10 +1,11 @@
-"""Follow the dataflow of passes and losses, and the tensors in nested values."""
+"""Follow the dataflow of passes and losses, forward and backward, and the tensors in nested values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from normless._internal.exclusive import exclusive
+from normless._internal.reach import reachable
 from normless.doctor.facts.flow import LOSS, Call, Flow
 from normless.probes import Loss, compute_output, loss_of
 from normless.recording import Observer, Run
 
 # What a network or a loss raises for arguments that it does not take.
 REFUSED = (RuntimeError, ValueError, TypeError, IndexError)
+Gradients = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True)
@@ -157,3 +160,36 @@ def with_leaf(values: Any, number: int, tensor: Tensor) -> Any:
     leaves, structure = tree_flatten(values)
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)][number]
     return tree_unflatten([*leaves[:where], tensor, *leaves[where + 1 :]], structure)
+
+
+class BackwardTracer(Tracer):
+    """Records which call made each node of the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[Any, Call] = {}
+
+    def on_call(self, seen: Seen) -> None:
+        """Record the nodes that a call added."""
+        super().on_call(seen)
+        pending = [tensor.grad_fn for tensor in seen.made]
+        while pending:
+            node: Any = pending.pop()
+            # Nodes without others before them are those of parameters.
+            if node is not None and node not in self.nodes and node.next_functions:
+                self.nodes[node] = seen.call
+                pending += [before for before, _ in node.next_functions]
+
+    @contextmanager
+    def hooked(self, receive: Callable[[Call, Any, Gradients, Gradients], None]) -> Iterator[None]:
+        """Call `receive` with each call, its node, and the gradients of its inputs and results in a backward pass."""
+        with ExitStack() as stack:
+            for node, call in self.nodes.items():
+                stack.enter_context(node.register_hook(partial(receive, call, node)))
+            yield
+
+
+def parameters_behind(node: Any) -> set[int]:
+    """Return the identities of the parameters that a node of the backward pass leads to."""
+    nodes = reachable([node], lambda node: (before for before, _ in node.next_functions if before is not None))
+    return {id(node.variable) for node in nodes if hasattr(node, "variable")}

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 
 from normless._internal.state import preserve_random_state
-from normless.doctor.facts.changes import change_of, spread_at
+from normless.doctor.facts.changes import change_of, find_padding, spread_at
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call
-from normless.doctor.facts.functions import MOVES, PRODUCTS
-from normless.doctor.facts.influence import find_padding
+from normless.doctor.facts.flow import MOVES, PRODUCTS, Call
 from normless.doctor.facts.relations import find_shifted
 from normless.doctor.facts.tracer import REFUSED, with_rows
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding

@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_map
 
 from normless._internal.state import preserve_random_state, quiet
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call
-from normless.doctor.facts.functions import MOVES, PRODUCTS
+from normless.doctor.facts.flow import MOVES, PRODUCTS, Call
 from normless.doctor.facts.tracer import REFUSED, tensors, with_leaf, with_rows
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.probes import loss_of

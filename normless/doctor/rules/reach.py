@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from normless.doctor.facts.backward import BackwardTracer, Gradients, parameters_behind
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call
-from normless.doctor.facts.functions import KINDS, PRODUCTS
+from normless.doctor.facts.flow import KINDS, PRODUCTS, Call
 from normless.doctor.facts.held import held
 from normless.doctor.facts.ranges import range_of
 from normless.doctor.facts.tape import Event
-from normless.doctor.facts.tracer import Seen, tensors
+from normless.doctor.facts.tracer import BackwardTracer, Gradients, Seen, parameters_behind, tensors
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 
 # A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.

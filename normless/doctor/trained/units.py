@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.doctor.facts.flow import Call, Line
-from normless.doctor.facts.functions import KINDS
+from normless.doctor.facts.flow import KINDS, Call, Line
 from normless.doctor.facts.tape import attention_weights
 from normless.doctor.facts.tracer import Seen, Tracer
 from normless.doctor.trained.limits import CERTAIN
