@@ -219,12 +219,15 @@ def _of_mask(mask: Tensor, x: Tensor) -> Tensor | None:
     return real if is_run and not bool(real.all()) else None
 
 
+def before_end(x: Tensor) -> Tensor:
+    """Return which tokens (examples, positions) come before the last run of the token in which most rows end."""
+    return (x != x[:, -1].mode().values).flip(1).cummax(1).values.flip(1)
+
+
 def _of_tokens(x: Tensor) -> Tensor | None:
     """Return the real tokens, if sequences of different lengths end in the same token."""
     x = x.detach().cpu()
-    token = int(x[:, -1].mode().values)
-    # From the end, the first other token ends the padding.
-    real = (x != token).flip(1).cummax(1).values.flip(1)
+    token, real = int(x[:, -1].mode().values), before_end(x)
     lengths = real.sum(1)
     padded = lengths < x.shape[1]
     is_padded = int(padded.sum()) * 4 >= len(x) and len(torch.unique(lengths)) > 2 and int(lengths.min()) > 0

@@ -116,7 +116,7 @@ class Examination:
 
     def events(self, kind: str) -> list[Event]:
         """Return the recorded calls of layers of a kind."""
-        return [event for event in self.passed.events if event.kind == kind]
+        return [event for event in self.passed.events if event.call.layer == kind]
 
     @contextmanager
     def repeated(self, tracer: Tracer, *, training: bool = True, model: nn.Module | None = None) -> Iterator[Tensor]:

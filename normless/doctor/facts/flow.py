@@ -162,6 +162,7 @@ class Call:
         is_signal: whether the result depends on the inputs, on random numbers, or on tensors of unknown origin.
         is_copied: whether the result depends on values without a known history.
         is_indexed: whether it read integers that are data.
+        is_recorded, has_history: whether gradients were recorded, and whether the result has a history.
         range: the interval of its values, if it was computed.
     """
 
@@ -175,6 +176,8 @@ class Call:
     is_signal: bool = False
     is_copied: bool = False
     is_indexed: bool = False
+    is_recorded: bool = True
+    has_history: bool = False
     range: Range = field(default_factory=Range)
 
     @property
@@ -268,6 +271,8 @@ class Flow:
             is_trained=any(source.is_trained for source, _ in reads),
             is_signal=name.startswith(DRAWN) or any(source.is_signal for source, _ in reads),
             is_copied=name in VALUES or any(source.is_copied for source, _ in reads),
+            is_recorded=torch.is_grad_enabled(),
+            has_history=any(tensor.requires_grad for tensor in made),
             is_indexed=any(
                 source.kind not in ("call", "unknown") or (source.kind == "call" and source.is_signal)
                 for tensor, (source, _) in zip(read, reads, strict=True)

@@ -30,15 +30,13 @@ class Broken:
         what: `loss`, `output` or `gradient`.
         call: the call that makes the value, or the data that hold it.
         value: `NaN`, `infinite` or `not finite`.
-        reads: a description of the tensors that the call read.
-        infinity: the call that made the infinities among them, if any.
+        all_reads: a description of the tensors that the call read.
     """
 
     what: str
     call: Call
     value: str
-    reads: str = ""
-    infinity: Call | None = None
+    all_reads: str = "nothing"
 
     @property
     def place(self) -> str:
@@ -48,20 +46,12 @@ class Broken:
     @property
     def line(self) -> str:
         """The line of the user's code that makes the call, or the place of the call."""
-        return self.call.words["line"]
+        return str(self.call.words["line"])
 
     @property
     def does(self) -> str:
         """What the call does with such a value, as a verb phrase."""
         return "pass on such a gradient" if self.what == "gradient" else "return such a value"
-
-    @property
-    def all_reads(self) -> str:
-        """A description of the tensors that the call read, with the origin of infinities."""
-        reads, source = self.reads or "nothing", self.infinity
-        if source is None or source is self.call:
-            return reads
-        return f"{reads}, infinite since {source.name} at {source.words['line']}"
 
 
 class Search(BackwardTracer):
@@ -88,19 +78,12 @@ class Search(BackwardTracer):
         call, value = self.flow.of(tensor), _value(tensor)
         if call is None or not (value.has_nan or value.has_infinity):
             return None
-        call = self._first(call, value.has_nan)
-        infinity = self._source(call, is_nan=False) if value.has_nan else None
-        if infinity is not None:
-            infinity = self._first(infinity, is_nan=False)
-            if infinity.kind == "parameter":
-                return Broken(what, infinity, "infinite")
-        return Broken(what, call, "NaN" if value.has_nan else "infinite", self._words(call), infinity)
-
-    def _first(self, call: Call, is_nan: bool) -> Call:
-        """Return the first call, on the way back from another, whose result holds such values."""
-        while (before := self._source(call, is_nan)) is not None:
+        while (before := self._source(call, value.has_nan)) is not None:
             call = before
-        return call
+        infinite = self._source(call, is_nan=False)
+        if value.has_nan and infinite is not None and infinite.kind == "parameter":
+            return Broken(what, infinite, "infinite")
+        return Broken(what, call, "NaN" if value.has_nan else "infinite", self._words(call))
 
     def _source(self, call: Call, is_nan: bool) -> Call | None:
         """Return the call that made the first input with such values, or None if there is none or it is unknown."""
@@ -110,7 +93,8 @@ class Search(BackwardTracer):
 
     def _words(self, call: Call) -> str:
         words = [value.words for value in self.read.get(call, ()) if value.words]
-        return " and ".join(words[:2]) + (f" and {len(words) - 2} more" if len(words) > 2 else "")
+        more = [f"{len(words) - 2} more"] if len(words) > 2 else []
+        return " and ".join([*words[:2], *more]) or "nothing"
 
     def backward(self, value: Tensor, parameters: Sequence[Tensor] = ()) -> Broken | None:
         """Run the backward pass, and return the first call that passes on a gradient that is not finite.

@@ -73,7 +73,8 @@ class Shards:
         """Return the number of processes that hold each element of a tensor."""
         mesh: Any = getattr(tensor, "device_mesh", None)
         placed = enumerate(getattr(tensor, "placements", ()))
-        return float(self.mesh.size()) / prod(mesh.size(axis) for axis, place in placed if not place.is_replicate())
+        parts = [int(mesh.size(axis)) for axis, place in placed if not place.is_replicate()]
+        return float(self.mesh.size()) / prod(parts)
 
     def _together(self, values: Mapping[str, Tensor], operation: str) -> dict[str, Tensor]:
         """Reduce tensors over all processes of the mesh."""

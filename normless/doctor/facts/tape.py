@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from math import nan, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,20 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Moments(NamedTuple):
+    """E[x²] of a tensor, the share of its variance that is between examples (axis 0), and the root of this part.
+
+    The last two are NaN if axis 0 does not hold the examples.
+    """
+
+    second: float = nan
+    spread: float = nan
+    deviation: float = nan
+
+
+NONE = Moments()
+
+
 @dataclass
 class Event:
     """A call of a layer, an activation, an attention or a dropout.
@@ -39,13 +53,9 @@ class Event:
     Attributes:
         call: the call.
         parameters: the parameters that it read.
-        recording: whether gradients were recorded.
         detached: whether its input does not need a gradient although it is not data.
         output: the output tensor.
-        second_moment: E[y²] of its output.
-        spread_in, spread: the share of the variance of its input and output that is between examples (axis 0); NaN if
-            axis 0 does not hold the examples.
-        deviation: the standard deviation of its output over examples; NaN likewise.
+        read, made: the moments of its input, if it is no parameter, and of its output.
         correlation: the mean cosine of two examples in the input of a weight layer.
         off, saturated: the shares of units that are never positive, and of values where the activation is flat.
         peaked: the share of an attention's rows with more than 99 % of the weight on one of several positions.
@@ -56,13 +66,10 @@ class Event:
 
     call: Call
     parameters: tuple[Tensor, ...]
-    recording: bool
     detached: bool
     output: Tensor = field(repr=False)
-    second_moment: float = nan
-    spread_in: float = nan
-    spread: float = nan
-    deviation: float = nan
+    read: Moments = NONE
+    made: Moments = NONE
     correlation: float = nan
     off: float = nan
     saturated: float = nan
@@ -70,16 +77,6 @@ class Event:
     normalized: int | None = None
     rate: float = 0.0
     gradient: float | None = None
-
-    @property
-    def kind(self) -> str:
-        """The kind of layer: `weight`, `norm`, `activation`, `softmax`, `attention` or `dropout`."""
-        return self.call.layer
-
-    @property
-    def name(self) -> str:
-        """The name of the function."""
-        return self.call.name
 
     @property
     def place(self) -> str:
@@ -157,11 +154,11 @@ class Tape(Tracer):
         parameters = tuple(owner for owner in owners if isinstance(owner, nn.Parameter))
         is_values = x.is_floating_point() and not isinstance(x, nn.Parameter)
         detached = is_values and (source.is_trained or source.is_copied) and not x.requires_grad
-        event = Event(call, parameters, seen.before, detached, y)
-        event.second_moment, event.spread, event.deviation = self._moments_of(y)
+        event = Event(call, parameters, detached, y)
+        event.made = self._moments_of(y)
         if is_values:
-            event.spread_in = self._moments_of(x)[1]
-            if event.kind == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
+            event.read = self._moments_of(x)
+            if event.call.layer == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
                 event.correlation = _mean_cosine(x.detach().flatten(1).double())
         _describe(event, seen)
         self.events.append(event)
@@ -169,9 +166,9 @@ class Tape(Tracer):
             # The graph holds its hooks, and the event holds the graph: a strong reference would keep both for ever.
             y.register_hook(partial(_note, weakref.ref(event)))  # type: ignore[no-untyped-call]
 
-    def _moments_of(self, x: Tensor) -> tuple[float, float, float]:
+    def _moments_of(self, x: Tensor) -> Moments:
         """Return the moments of a tensor; those of the input of a call were measured as the output of another."""
-        known: tuple[int, tuple[float, float, float]] | None = self._measured.get(x)  # type: ignore[no-untyped-call]
+        known: tuple[int, Moments] | None = self._measured.get(x)  # type: ignore[no-untyped-call]
         # Calls in place change the values and this number; tensors of inference mode have none and do not change.
         version = 0 if x.is_inference() else x._version
         if known is None or known[0] != version:
@@ -179,19 +176,16 @@ class Tape(Tracer):
         return known[1]
 
 
-def moments(x: Tensor, examples: int) -> tuple[float, float, float]:
-    """Return E[x²] of values (examples, …), the share of the variance between examples, and the root of this part.
-
-    They are computed in float64; the last two are NaN if axis 0 does not hold the examples.
-    """
+def moments(x: Tensor, examples: int) -> Moments:
+    """Return the moments of values (examples, …), computed in float64."""
     x = x.double()
     second = float(x.square().mean())
     if x.dim() < 2 or len(x) != examples or examples < 2:
-        return second, nan, nan
+        return Moments(second)
     # Without the first example, equal examples are exactly 0, and large means do not cancel.
     between = float((x - x[:1]).var(0, correction=0).mean())
     whole = between + float(x.mean(0).var(correction=0))
-    return second, between / whole if whole > 0 else 0.0, between**0.5
+    return Moments(second, between / whole if whole > 0 else 0.0, between**0.5)
 
 
 def _mean_cosine(x: Tensor) -> float:
@@ -218,20 +212,20 @@ def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
 def _describe(event: Event, seen: Seen) -> None:
     """Fill in the attributes that only some kinds have."""
     y = event.output.detach()
-    if event.kind == "activation" and y.dim() > 1:
+    if event.call.layer == "activation" and y.dim() > 1:
         units = y.movedim(1, -1) if y.dim() == 4 else y
         event.off = float((units.flatten(0, -2) <= 0).all(0).double().mean())
         flat = _FLAT.get(event.call.plain)
         event.saturated = float(flat(y).double().mean()) if flat else nan
-    elif event.name == "lstm":
+    elif event.call.name == "lstm":
         event.saturated = _saturated_gates(seen.args, y)
-    elif event.name == "softmax" and y.dim() > 2:
+    elif event.call.name == "softmax" and y.dim() > 2:
         event.peaked = _peaked(y)
-    elif event.kind == "attention" or event.name == "multi_head_attention_forward":
+    elif event.call.layer == "attention" or event.call.name == "multi_head_attention_forward":
         event.peaked = _peaked(attention_weights(seen))
-    elif event.kind == "norm":
+    elif event.call.layer == "norm":
         event.normalized = _normalized(event, seen)
-    elif event.kind == "dropout":
+    elif event.call.layer == "dropout":
         event.rate = active_rate(seen)
 
 
@@ -279,11 +273,11 @@ def _saturated_gates(args: tuple[Any, ...], y: Tensor) -> float:
 def _normalized(event: Event, seen: Seen) -> int | None:
     """Return the number of values from which each statistic of a norm is computed; None for stored statistics."""
     examples, channels, *positions = (*event.call.reads[0][1], 1)
-    if event.name in ("layer_norm", "rms_norm"):
+    if event.call.name in ("layer_norm", "rms_norm"):
         return int(prod(seen.given("normalized_shape", 1, ())))
-    if event.name == "group_norm":
+    if event.call.name == "group_norm":
         return int(channels) // int(seen.given("num_groups", 1, 1)) * prod(positions)
-    if event.name == "instance_norm":
+    if event.call.name == "instance_norm":
         return prod(positions)
     return examples * prod(positions) if seen.given("training", 5, False) else None
 

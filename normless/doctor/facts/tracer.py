@@ -84,7 +84,6 @@ class Tracer(Observer):
 
     def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what `on_call` receives as `before`; called before the call is made."""
-        return torch.is_grad_enabled()
 
     def on_call(self, seen: Seen) -> None:
         """Receive a call; no gradients are recorded."""

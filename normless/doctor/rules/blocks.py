@@ -22,8 +22,6 @@ SIGNAL_MARGIN = 16.0
 FADES = 2.0**10
 # With norms on the branches the gradient's norm changes with the root of the number of blocks.
 GRADIENT_MARGIN = 32.0
-# The growth of a second moment at which float32 drops the first summand of a sum.
-BEYOND = torch.finfo(torch.float32).eps ** -2
 # A trained multiplier this much smaller than the median leaves its branch unused.
 UNUSED = 1e-3
 _UNSEEN = "no residual sum could be measured"
@@ -64,20 +62,14 @@ def check_growth(exam: Examination) -> Steps:
         evidence = {"factor": factor, "factor_per_block": float(factor ** (1 / blocks)), "blocks": blocks}
         evidence |= {"second_moment_before": float(moments[first - 1]), "second_moment_after": float(moments[last])}
         if grows:
-            evidence |= {"doubling_would_give": 2.0**blocks} | _predicted(exam, where[1])
-            # This growth causes later values that are not finite.
-            kind = "growth_beyond" if factor > BEYOND and exam.knows("not_finite") else kind
+            assert exam.map is not None
+            by_block = zip(exam.blocks, predicted_moments(exam.model, exam.map, exam.inputs), strict=True)
+            predicted = next(float(known.total_variance) for block, known in by_block if block.name == where[1])
+            evidence |= {"doubling_would_give": 2.0**blocks}
+            evidence |= {"predicted_after": predicted} if np.isfinite(predicted) else {}
         yield finding(kind, where, evidence, grade=log2(factor) / 28, norms=exam.norms_placed)
         break
     return summary
-
-
-def _predicted(exam: Examination, name: str) -> dict[str, float]:
-    """Return the second moment that is predicted after a block, if it is finite."""
-    assert exam.map is not None
-    by_block = zip(exam.blocks, predicted_moments(exam.model, exam.map, exam.inputs), strict=True)
-    predicted = next(float(moments.total_variance) for block, moments in by_block if block.name == name)
-    return {"predicted_after": predicted} if np.isfinite(predicted) else {}
 
 
 def _largest_rise(logarithms: np.ndarray) -> tuple[int, int, float]:

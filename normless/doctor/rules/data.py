@@ -155,7 +155,7 @@ def _not_finite(exam: Examination, broken: Broken | None, what: str, mode: str) 
         return _of_state(exam.model, call.name, mode)
     if call.kind == "targets":
         return finding("not_finite_targets", (), count_not_finite(exam.labels), grade=not mode)
-    if call.name in ("cross_entropy", "nll_loss") and broken.value == "NaN" and "NaN" not in broken.reads:
+    if call.name in ("cross_entropy", "nll_loss") and broken.value == "NaN" and "NaN" not in broken.all_reads:
         for labels in exam.labels:
             # The mean over none of the labels.
             if not labels.is_floating_point() and labels.numel() and bool((labels == labels.flatten()[0]).all()):

@@ -55,7 +55,10 @@ def check_examples(exam: Examination) -> Steps:
     if not moves or _change_among_others(exam, count, kept, kept) > limit:
         yield from _mixed(exam, count, {"change": change, "outputs": exam.size})
         return "they depend on each other, or axis 0 does not hold the examples"
-    if sum(len(tensor) == count for tensor in read) == 1 and not _is_random(exam):
+    with preserve_random_state(exam.model):
+        torch.manual_seed(1)
+        is_random = not torch.allclose(exam.evaluate(exam.inputs), exam.evaluated)
+    if sum(len(tensor) == count for tensor in read) == 1 and not is_random:
         rows = list(range(count))
         call = spread_at(exam, exam.inputs, with_rows(exam.inputs, count, rows[::-1]), count, rows, rows[::-1])
         yield finding("place_in_batch", [call.place if call else "forward"], {"change": change}, **_at(call))
@@ -89,13 +92,6 @@ def _change_among_others(exam: Examination, count: int, kept: int, place: int) -
         return change
     # Some inputs belong in an order, such as sequences by length.
     return float(change_of(exam, with_rows(exam.inputs, count, [1, *range(1, count)]))[1:].max())
-
-
-def _is_random(exam: Examination) -> bool:
-    """Whether outputs in evaluation mode depend on random numbers."""
-    with preserve_random_state(exam.model):
-        torch.manual_seed(1)
-        return not torch.allclose(exam.evaluate(exam.inputs), exam.evaluated)
 
 
 def _at(call: Call | None) -> dict[str, Any]:

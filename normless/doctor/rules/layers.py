@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.tape import Event
 from normless.doctor.facts.tracer import reals
-from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
 from normless.errors import InputsError
 from normless.probes import preserve_random_state, without_zeros
 
@@ -40,9 +40,9 @@ def check_layers(exam: Examination) -> Steps:
     if len(layers) < 2:
         raise NotAsked("there are fewer than two weight layers")
     first, last = layers[0], layers[-1]
-    sizes = [sqrt(event.second_moment) for event in layers]
+    sizes = [sqrt(event.made.second) for event in layers]
     summary = f"√E[y²] from {sizes[0]:.3g} at {first.place} to {sizes[-1]:.3g} at {last.place}"
-    wrong = next((event for event in layers if not isfinite(event.second_moment)), None)
+    wrong = next((event for event in layers if not isfinite(event.made.second)), None)
     grown = max(filter(isfinite, sizes), default=nan)
     # A signal that is not finite without growth is for the check of finite values.
     if exam.depth or (wrong is not None and not grown > FACTOR * sizes[0]):
@@ -56,32 +56,23 @@ def check_layers(exam: Examination) -> Steps:
         return summary
     read = max((float(tensor.detach().double().std()) for tensor in reals(exam.inputs)), default=nan)
     # Weights of zero are usual in classifiers.
-    inner = (event.deviation for event in layers if any(bool(matrix.any()) for matrix in event.matrices))
+    inner = (event.made.deviation for event in layers if any(bool(matrix.any()) for matrix in event.matrices))
     apart = [*filter(isfinite, (read, *inner))]
+    # Without norms, the examples become alike.
+    has_norms = exam.map is not None and bool(exam.events("norm"))
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
         evidence |= {"first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
         yield finding("vanishing_signal", (first.place, last.place), evidence)
-    else:
-        yield from _missing_skips(exam, layers)
-    yield from _alike(layers)
-    return summary
-
-
-def _missing_skips(exam: Examination, layers: list[Event]) -> Iterator[Finding]:
-    """Report many layers in a row with norms and without skip paths; `_alike` handles networks without norms."""
-    has_joins = any(call.plain == "cat" and not call.in_loss for call in exam.flow.calls)
-    if exam.map is not None and len(layers) >= DEEP and not has_joins and exam.events("norm"):
+    elif has_norms and len(layers) >= DEEP and not any(call.plain == "cat" for call in exam.flow.calls):
         norms = [*filter(None, map(_gradient_norm, layers))]
         evidence = {"layers": len(layers), "ratio": max(norms) / min(norms) if norms else nan}
-        yield finding("missing_skip", (layers[0].place, layers[-1].place), evidence)
-
-
-def _alike(layers: list[Event]) -> Iterator[Finding]:
-    """Report examples that become alike in a network without skip paths: 1 - c of two of them falls."""
+        yield finding("missing_skip", (first.place, last.place), evidence)
+    # Without skip paths, 1 - c of two examples falls.
     known = [event for event in layers if isfinite(event.correlation)]
     if len(known) >= SOME and 1 - known[-1].correlation < LEFT * (1 - known[0].correlation):
         evidence = {"correlation_before": known[0].correlation, "correlation_after": known[-1].correlation}
         yield finding("alike_examples", [known[-1].place], evidence | {"layers": len(known)})
+    return summary
 
 
 @check("gradient of the layers")
@@ -236,10 +227,10 @@ def _beyond_linear(exam: Examination, model: nn.Module, first: Tensor, second: T
 @check("input of the first layer")
 def check_first_layer(exam: Examination) -> Steps:
     """Measure how much of the input of the first layer after an embedding differs between examples."""
-    after = dropwhile(lambda event: event.name != "embedding", exam.passed.events)
-    event = next((event for event in after if isfinite(event.spread_in) and len(event.call.reads[0][1]) == 3), None)
+    after = dropwhile(lambda event: event.call.name != "embedding", exam.passed.events)
+    event = next((event for event in after if isfinite(event.read.spread) and len(event.call.reads[0][1]) == 3), None)
     if event is None:
         raise NotAsked("there is no embedding of tokens")
-    if event.spread_in < BETWEEN:
-        yield finding("dominating_positions", (event.place,), {"share": event.spread_in})
-    return f"{event.spread_in:.2%} of its variance is between examples at the same position"
+    if event.read.spread < BETWEEN:
+        yield finding("dominating_positions", (event.place,), {"share": event.read.spread})
+    return f"{event.read.spread:.2%} of its variance is between examples at the same position"

@@ -171,11 +171,9 @@ class _Seen:
 
     def _is_certain(self, places: Tensor) -> bool:
         """Whether a change is that of the example's own input, and not noise of the network."""
-        for place in places[:4, None]:
-            largest = self._largest(self._change(place), place)
-            if largest > self.limit:
-                return float(change_of(self.shown, self.exam.inputs).max()) < 0.1 * largest
-        return False
+        noise = float(change_of(self.shown, self.exam.inputs).max())
+        own = (self._largest(self._change(place), place) for place in places[:4, None])
+        return any(change > max(self.limit, 10 * noise) for change in own)
 
     def _future(self, places: Tensor, evidence: Evidence) -> Finding:
         """Report outputs that see later inputs, with how far they see and the place that lets them."""

@@ -95,11 +95,6 @@ def _of_nll(exam: Examination, made: LossCall) -> Iterator[Finding]:
     yield from _of_classes(exam, made)
 
 
-def _of_ctc(exam: Examination, made: LossCall) -> Iterator[Finding]:
-    """Look for inputs that are not log-probabilities."""
-    yield from _not_logarithms(made.values["log_probs"], -1, "ctc_loss")
-
-
 def _not_logarithms(given: Tensor, axis: int, function: str) -> Iterator[Finding]:
     """Report values that are not log-probabilities, if some are clearly above 0 or all are probabilities."""
     largest = float(given.detach().max()) if given.numel() else 0.0
@@ -174,7 +169,7 @@ def _is_padding(exam: Examination, classes: int, label: int) -> bool:
     if not given or given[0].dim() < 2:
         return False
     # The classes are the tokens that the network reads.
-    if any(event.name == "embedding" and len(event.parameters[0]) == classes for event in exam.events("weight")):
+    if any(event.call.name == "embedding" and len(event.parameters[0]) == classes for event in exam.events("weight")):
         return True
     for labels in given:
         steps = (labels == label).flatten(0, -2).long().diff(dim=-1)
@@ -205,6 +200,10 @@ def _of_mask(exam: Examination, made: LossCall) -> Iterator[Finding]:
 
 
 _JUDGES: dict[str, Callable[[Examination, LossCall], Iterator[Finding]]] = {
-    "kl_div": _of_kl_div, "nll_loss": _of_nll, "ctc_loss": _of_ctc, "cross_entropy": _of_cross_entropy,
-    "multilabel_margin_loss": _of_margins, "mul": _of_mask,
-}  # fmt: skip
+    "kl_div": _of_kl_div,
+    "nll_loss": _of_nll,
+    "ctc_loss": lambda exam, made: _not_logarithms(made.values["log_probs"], -1, "ctc_loss"),
+    "cross_entropy": _of_cross_entropy,
+    "multilabel_margin_loss": _of_margins,
+    "mul": _of_mask,
+}

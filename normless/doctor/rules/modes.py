@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf, isfinite, sqrt
 
 import torch
@@ -11,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.tracer import tensors
-from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
 from normless.residual.batch_statistics import keeps_statistics, takes_batch_statistics
 
 # With a momentum below this, a running average hardly changes in an epoch.
@@ -33,7 +32,8 @@ ENOUGH = 8
 def check_modes(exam: Examination) -> Steps:
     """Look for norms in evaluation mode before they saw data, excessive dropout, and modes that differ."""
     modules = dict(exam.model.named_modules())
-    tracked = {name: norm for name, norm in modules.items() if isinstance(norm, _BatchNorm) and _counts(norm)}
+    norms = {name: norm for name, norm in modules.items() if isinstance(norm, _BatchNorm)}
+    tracked = {name: norm for name, norm in norms.items() if norm.num_batches_tracked is not None}
     left = [name for name, norm in tracked.items() if not norm.training and not _batches(norm)]
     if left:
         yield finding("evaluation_mode", left, {"norms": len(left)})
@@ -109,10 +109,6 @@ def is_frozen(norm: nn.Module) -> bool:
     return bool(own) and not any(parameter.requires_grad for parameter in own)
 
 
-def _counts(norm: _BatchNorm) -> bool:
-    return norm.num_batches_tracked is not None
-
-
 def _batches(norm: _BatchNorm) -> int:
     """Return the number of batches that the running statistics have seen."""
     return int(norm.num_batches_tracked or 0)
@@ -141,34 +137,22 @@ def check_norms(exam: Examination) -> Steps:
     events = exam.events("norm")
     if not events:
         raise NotAsked("no norm ran")
-    single = [event.place for event in events if event.normalized == 1]
-    if single:
+    if single := [event.place for event in events if event.normalized == 1]:
         yield finding("single_element_norm", single[:1], {"norms": len(single)})
-    zero = list(dict.fromkeys(event.place for event in events if _is_closed(event.parameters)))
-    if zero:
+    fixed = [event for event in events if event.parameters and not event.parameters[0].requires_grad]
+    if zero := list(dict.fromkeys(event.place for event in fixed if not bool(event.parameters[0].any()))):
         yield finding("zero_gamma", zero, {"norms": len(zero)})
-    yield from _momenta(exam.model)
-    return f"{len(events)} norms ran"
-
-
-def _momenta(model: nn.Module) -> Iterator[Finding]:
-    """Report running statistics that hardly change, and those of the last batch alone."""
     momenta = {
         name: float(module.momentum)
-        for name, module in model.named_modules()
+        for name, module in exam.model.named_modules()
         if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
         if module.momentum is not None
     }
-    for kind, least, limit, extreme in (
-        ("frozen_statistics", 0.0, SLOW, max),
-        ("last_batch_statistics", LAST, 1.0, min),
-    ):
-        if chosen := {name: momentum for name, momentum in momenta.items() if least <= momentum < limit}:
-            yield finding(kind, list(chosen), {"norms": len(chosen), "momentum": extreme(chosen.values())})
-
-
-def _is_closed(parameters: tuple[Tensor, ...]) -> bool:
-    return bool(parameters) and not parameters[0].requires_grad and not bool(parameters[0].any())
+    if slow := {name: momentum for name, momentum in momenta.items() if momentum < SLOW}:
+        yield finding("frozen_statistics", list(slow), {"norms": len(slow), "momentum": max(slow.values())})
+    if last := {name: momentum for name, momentum in momenta.items() if LAST <= momentum < 1}:
+        yield finding("last_batch_statistics", list(last), {"norms": len(last), "momentum": min(last.values())})
+    return f"{len(events)} norms ran"
 
 
 @check("batch statistics")
@@ -176,7 +160,7 @@ def check_statistics(exam: Examination) -> Steps:
     """Count the examples from which each batch norm computes its statistics."""
     sizes = {}
     for event in exam.events("norm"):
-        if event.name == "batch_norm" and event.normalized is not None:
+        if event.call.name == "batch_norm" and event.normalized is not None:
             count = event.call.reads[0][1][0]
             ghost = getattr(exam.model.get_submodule(event.call.path), "ghost_size", count)
             sizes[event.place] = min(ghost, count), event.normalized

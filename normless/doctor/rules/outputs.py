@@ -78,12 +78,8 @@ def _out_of_reach(exam: Examination, low: float, high: float, source: Call) -> I
     evidence = {**evidence, "low": low, "high": high, "lowest_loss": floor, "loss_without_bounds": max(others, 0.0)}
     kind = "bounded_logits"
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:
-        evidence = {
-            **evidence,
-            "smallest_target": float(targets.min()),
-            "largest_target": float(targets.max()),
-        }
-        kind = "unreachable_targets"
+        ends = {"smallest_target": float(targets.min()), "largest_target": float(targets.max())}
+        evidence, kind = {**evidence, **ends}, "unreachable_targets"
     elif source.name in (*PRODUCTS, "cosine_similarity", "normalize", "sum"):
         kind = "cosine_logits"
     yield finding(kind, (source.place,), evidence)
@@ -139,12 +135,12 @@ def check_dependence(exam: Examination) -> Steps:
     summary = f"they differ by up to {apart:.3g}, and are up to {size:.3g}"
     if not torch.isfinite(logits).all() or apart > SAME * size:
         return summary
-    layers = [event for event in exam.passed.events if event.kind in ("weight", "norm", "activation")]
-    if layers and layers[-1].spread_in > SAME and not any(bool(matrix.any()) for matrix in layers[-1].matrices):
+    layers = [event for event in exam.passed.events if event.call.layer in ("weight", "norm", "activation")]
+    if layers and layers[-1].read.spread > SAME and not any(bool(matrix.any()) for matrix in layers[-1].matrices):
         return "the classifier starts at zero, and reads examples that differ"
     if _opens(exam):
         return f"{summary}: weights that start at zero keep the inputs from them"
-    place = next((event.place for event in layers if min(event.spread, event.spread_in) <= SAME), "forward")
+    place = next((event.place for event in layers if min(event.made.spread, event.read.spread) <= SAME), "forward")
     yield finding("input_independent_outputs", (place,), {"largest_output": size, "largest_difference": apart})
     return summary
 
@@ -167,9 +163,11 @@ def _opens(exam: Examination) -> bool:
 def check_invariance(exam: Examination) -> Steps:
     """Look for outputs that do not depend on the level or the scale of inputs on which the targets depend."""
     for event in exam.events("norm"):
-        if event.name not in ("batch_norm", "rms_norm") and event.normalized == 2:
+        if event.call.name not in ("batch_norm", "rms_norm") and event.normalized == 2:
             # It leaves one bit of the two values.
-            yield finding("norm_of_two", (event.place,), {"norm": event.name, "shape": str(event.call.reads[0][1])})
+            yield finding(
+                "norm_of_two", (event.place,), {"norm": event.call.name, "shape": str(event.call.reads[0][1])}
+            )
             break
     yield from _fixed_outputs(exam)
     summary = "no level or scale of the inputs explains the targets"
@@ -186,7 +184,7 @@ def check_invariance(exam: Examination) -> Steps:
             if change < INVARIANT:
                 norm = next(iter(exam.events("norm")), None)
                 evidence: Evidence = {"statistic": kind, "explained": share, "change": change}
-                at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
+                at = f" (the first norm is {norm.call.name} at {norm.place})" if norm else ""
                 yield finding("invariant_outputs", norm.call.where if norm else (), evidence, at=at)
                 return f"the outputs do not depend on the {kind} of an example"
             summary = "the targets depend on a level or scale of the inputs, and so do the outputs"
@@ -239,7 +237,7 @@ def _fixed_outputs(exam: Examination) -> Iterator[Finding]:
     floor = _lowest_fixed(exam, trained=any(p.requires_grad for p in norm.parameters), size=size)
     if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * exam.guessing > 0:
         evidence: Evidence = {"lowest_loss": floor, "guessing": exam.guessing, "outputs": outputs.shape[1]}
-        yield finding("normalized_outputs", norm.call.where, {**evidence, "norm": norm.name})
+        yield finding("normalized_outputs", norm.call.where, {**evidence, "norm": norm.call.name})
 
 
 def _lowest_fixed(exam: Examination, *, trained: bool, size: float) -> float:

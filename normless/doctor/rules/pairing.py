@@ -77,7 +77,10 @@ def check_pairing(exam: Examination) -> Steps:
         what = "target" if len(targets) == 1 else f"value of target {number + 1}"
         read = _reader(exam, target)
         if read is None:
-            if len(targets) == 1 and _is_asked(exam, target):
+            # Targets of the outputs' shape that are none of the inputs should be read.
+            is_like = target.is_floating_point() and target.shape == exam.logits.shape
+            is_input = any(torch.equal(target, x) for x in exam.given if x.shape == target.shape)
+            if len(targets) == 1 and is_like and not is_input:
                 yield _finding(exam, before, None, what, target, "unread_targets")
                 return "the loss does not read them"
             continue
@@ -148,12 +151,6 @@ def _value(exam: Examination, output: Any, targets: Any) -> _Value | None:
             is_finite = bool(loss.isfinite()) and all(bool(part.isfinite().all()) for part in parts)
             return _Value(float(loss.detach()), parts, dtype) if is_finite else None
     return None
-
-
-def _is_asked(exam: Examination, target: Tensor) -> bool:
-    """Whether targets have the outputs' shape and are none of the inputs, so that the loss should read them."""
-    is_like = target.is_floating_point() and target.shape == exam.logits.shape
-    return is_like and not any(torch.equal(target, x) for x in exam.given if x.shape == target.shape)
 
 
 def _reader(exam: Examination, target: Tensor) -> Call | None:

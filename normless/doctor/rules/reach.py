@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from normless.doctor.facts.examination import Examination
@@ -51,10 +51,8 @@ def check_reach(exam: Examination) -> Steps:
     for rule in (
         _unregistered(exam, own),
         _head(exam),
-        _cut(exam, asked),
-        _read_detached(exam, without),
-        _chosen(exam, without),
-        _nowhere(exam, without),
+        _lost(exam, without),
+        _copied(exam, without),
         _unused(exam, without),
         _detached_steps(exam),
     ):
@@ -70,15 +68,12 @@ def _unregistered(exam: Examination, own: set[int]) -> Iterator[Finding]:
     foreign = [(event, parameter) for event, parameter in read if id(parameter) not in own]
     if foreign:
         count = len({id(parameter) for _, parameter in foreign})
-        kind = "unregistered_modules" if _is_kept(exam.model, foreign[0][1]) else "created_in_forward"
+        # An attribute of the network, such as a list of layers, may hold it.
+        kept = tree_leaves([[*vars(module).values()] for module in exam.model.modules()])
+        inside = (parameter for known in kept if isinstance(known, nn.Module) for parameter in known.parameters())
+        is_kept = any(known is foreign[0][1] for known in (*kept, *inside))
+        kind = "unregistered_modules" if is_kept else "created_in_forward"
         yield finding(kind, (), {"parameters": count}, place=foreign[0][0].place)
-
-
-def _is_kept(model: nn.Module, parameter: Tensor) -> bool:
-    """Whether an attribute of the network, such as a list of layers, holds a parameter that is not registered."""
-    kept = tree_leaves([[*vars(module).values()] for module in model.modules()])
-    inside = (own for known in kept if isinstance(known, nn.Module) for own in known.parameters())
-    return any(known is parameter for known in (*kept, *inside))
 
 
 def _head(exam: Examination) -> Iterator[Finding]:
@@ -104,52 +99,35 @@ def _head(exam: Examination) -> Iterator[Finding]:
     yield finding("frozen_head", head.where, {"share_frozen": share}, advice=is_other or share > MOST)
 
 
-def _cut(exam: Examination, own: set[int]) -> Iterator[Finding]:
-    """Report the first place after trained layers that records no gradient or reads a detached tensor."""
+def _lost(exam: Examination, without: list[str]) -> Iterator[Finding]:
+    """Report the first call on the way to the loss that keeps no history of what parameters without a gradient made.
+
+    It may run without gradients, read the values only (`.data`, `detach()`), or choose, as an argmax does.
+    """
+    reached = {call for end in (exam.last, *exam.flow.calls[-1:]) for call in end.reached()}
+    # The parameters without a gradient on which results depend that have a history.
+    behind: dict[Call, list[str]] = {}
+    for call in exam.flow.calls:
+        sources = [*call.sources()]
+        own = [source.name for source in sources if source.kind == "parameter" and source.name in without]
+        names = [*dict.fromkeys([*own, *(name for source in sources for name in behind.get(source, ()))])]
+        if names and call.has_history:
+            behind[call] = names
+        elif names and call in reached:
+            kind = "cut_by_choice" if call.plain in CHOICES else "detached_weights" if own else "detached_result"
+            kind, where = (kind, names) if call.is_recorded else ("no_grad", [call.place])
+            yield finding(kind, where, {"parameters": len(names), "operation": call.plain}, **call.words)
+
+
+def _copied(exam: Examination, without: list[str]) -> Iterator[Finding]:
+    """Report a layer that reads values without a history, or an output that has none itself."""
+    ids = {id(exam.model.get_parameter(name)) for name in without}
     trained: Event | None = None
-    reached = {id(exam.model.get_parameter(name)) for name in exam.passed.reached}
     for event in exam.passed.events:
-        trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
-        is_reached = any(id(parameter) in reached for parameter in event.parameters)
-        if trains and not event.recording and not is_reached:
-            yield finding("no_grad", event.call.where, {})
-        elif event.detached and trained is not None:
+        if event.detached and trained is not None:
             yield finding("detached", event.call.where, {"after": trained.place})
-        # The gradient of the output is not asked for: an in-place operation may hide it.
-        elif trains and not is_reached:
+        elif not ids.isdisjoint(map(id, event.parameters)):
             trained = event
-
-
-def _read_detached(exam: Examination, without: list[str]) -> Iterator[Finding]:
-    """Report weights of which the pass reads the values only, through `.data` or `detach()`."""
-    calls = [call for call in exam.flow.calls if call.name in ("data", "detach") and call.line is not None]
-    pairs = [(call, source) for call in calls for source in call.sources() if source.kind == "parameter"]
-    reads = [(call, source.name) for call, source in pairs if source.name in without]
-    if reads:
-        call, where = reads[0][0], (*dict.fromkeys(name for _, name in reads),)
-        evidence: Evidence = {"parameters": len(where), "operation": call.name}
-        yield finding("detached_weights", where, evidence, **call.words)
-
-
-def _chosen(exam: Examination, without: list[str]) -> Iterator[Finding]:
-    """Report a choice, such as an argmax, or a detach, through which layers without a gradient reach the loss."""
-    reached = {call for end in (exam.last, *exam.flow.calls[-1:]) for call in end.reached()} if without else ()
-    for call in exam.flow.calls if without else ():
-        if call.plain not in CHOICES | {"detach"} or call not in reached:
-            continue
-        if names := [known for known in without if known in _behind([call])]:
-            evidence: Evidence = {"parameters": len(names), "operation": call.plain}
-            kind = "detached_result" if call.plain == "detach" else "cut_by_choice"
-            yield finding(kind, names, evidence, **call.words)
-
-
-def _behind(calls: Iterable[Call]) -> set[str]:
-    """Return the names of the parameters on which the results of calls depend."""
-    return {known.name for call in calls for known in call.reached() if known.kind == "parameter"}
-
-
-def _nowhere(exam: Examination, without: list[str]) -> Iterator[Finding]:
-    """Report an output that has no gradient itself, where no operation was seen to cut it."""
     if without and not exam.passed.reached:
         yield finding("detached", (), {"parameters": len(exam.trained)}, place="the network's output")
 
@@ -160,7 +138,8 @@ def _unused(exam: Examination, without: list[str]) -> Iterator[Finding]:
     ids = [id(exam.model.get_parameter(name)) for name in without]
     if places := [*dict.fromkeys(read[own] for own in ids if own in read)]:
         # The loss may leave out a result that the network returns.
-        returned = _behind(map(exam.flow.maker, tensors(exam.passed.output)))
+        ends = map(exam.flow.maker, tensors(exam.passed.output))
+        returned = {known.name for end in ends for known in end.reached()}
         yield finding("unused_result", places, {"parameters": len(without)}, advice={*without} <= returned)
 
 

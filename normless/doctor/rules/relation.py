@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from normless.doctor.experiments.rates import MANY
 from normless.doctor.experiments.steps import tried
+from normless.doctor.facts.changes import before_end
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.relations import IGNORED
 from normless.doctor.facts.tracer import reals
@@ -66,7 +67,10 @@ def check_relation(exam: Examination) -> Steps:
     if not labels.is_floating_point():
         yield from _contradictions(x, labels)
         if exam.logits.dim() == 2:
-            yield from _absent(labels, exam.logits.shape[1])
+            classes = exam.logits.shape[1]
+            absent = sorted(set(range(classes)) - set(labels.tolist()))
+            if absent and len(absent) < classes - 1 and len(labels) >= 8 * classes:
+                yield finding("absent_class", (), {"class": absent[0], "absent": len(absent), "classes": classes})
             yield from _unrelated(exam, x, labels)
     return f"{torch.unique(labels).numel()} different targets of {len(labels)} examples"
 
@@ -124,13 +128,6 @@ def _indices(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     yield finding("regressed_indices", (), evidence, advice=not (apart > APART and order < ORDERED))
 
 
-def _absent(labels: Tensor, classes: int) -> Iterator[Finding]:
-    """Report classes of the network that no label has, in a batch of many examples for each class."""
-    absent = sorted(set(range(classes)) - set(labels.tolist()))
-    if absent and len(absent) < classes - 1 and len(labels) >= 8 * classes:
-        yield finding("absent_class", (), {"class": absent[0], "absent": len(absent), "classes": classes})
-
-
 def _unrelated(exam: Examination, x: Tensor, labels: Tensor) -> Iterator[Finding]:
     """Report labels that agree with those of the nearest neighbours by chance only."""
     # The distances of tokens and identifiers mean nothing.
@@ -175,9 +172,7 @@ def _linear_probe(x: Tensor, labels: Tensor) -> float:
 
 def _padding(exam: Examination, tokens: Tensor, targets: Tensor) -> Iterator[Finding]:
     """Report padding at the end of sequences whose targets count in the loss."""
-    pad, read = targets[:, -1].mode().values, tokens[:, -1].mode().values
-    # From the last position backwards, as long as both are padding.
-    both = ((targets == pad) & (tokens == read)).flip(1).long().cumprod(1)
+    pad, both = targets[:, -1].mode().values, ~(before_end(targets) | before_end(tokens))
     share, lengths = float(both.double().mean()), both.sum(1)
     if share < PADDING / 2 or torch.unique(lengths).numel() < 2 or int(lengths.max()) < 3:
         return
@@ -240,7 +235,8 @@ def _moves(x: Tensor, y: Tensor) -> tuple[list[tuple[int, int]], int]:
     moved: list[tuple[int, int]] = []
     seen = 0
     # Correlations (flips, examples, channels, shifts), with those of no shift first.
-    at = torch.stack([_correlated(spectrum, y.flip(axes)) for axes in ((), (-2,), (-1,), (-2, -1))])
+    flipped = torch.stack([(y - y.mean((1, 2), keepdim=True)).flip(axes) for axes in ((), (-2,), (-1,), (-2, -1))])
+    at = torch.fft.ifft2(spectrum * torch.fft.fft2(flipped).unsqueeze(2).conj()).real.abs().flatten(3)
     for own in at.unbind(1):
         of_channel = own[:, int(own.amax((0, 2)).argmax())]
         peak, here = float(of_channel.max()), float(of_channel[0, 0])
@@ -254,10 +250,3 @@ def _moves(x: Tensor, y: Tensor) -> tuple[list[tuple[int, int]], int]:
         if peak > TIMES * here and (flip or distance > FAR):
             moved.append((flip, shift))
     return moved, seen
-
-
-def _correlated(spectrum: Tensor, y: Tensor) -> Tensor:
-    """Return |correlation| of images and targets for each shift, (examples, channels, shifts)."""
-    other = torch.fft.fft2(y - y.mean((1, 2), keepdim=True)).unsqueeze(1)
-    correlation: Tensor = torch.fft.ifft2(spectrum * other.conj()).real
-    return correlation.abs().flatten(2)

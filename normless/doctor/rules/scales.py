@@ -53,9 +53,9 @@ def first_columns(exam: Examination) -> Columns | None:
     given = {exam.flow.of(tensor): tensor for tensor in exam.given}
     for event in exam.events("weight"):
         source, shape = event.call.reads[0]
-        tensor = None if event.name.startswith("embedding") else given.get(source.origin())
+        tensor = None if event.call.name.startswith("embedding") else given.get(source.origin())
         if tensor is not None and tensor.shape == shape and tensor.dim() > 1 and tensor.layout == torch.strided:
-            return Columns(tensor, tensor.dim() - 1 if event.name in _OF_LAST_AXIS else 1)
+            return Columns(tensor, tensor.dim() - 1 if event.call.name in _OF_LAST_AXIS else 1)
     return None
 
 
@@ -72,7 +72,7 @@ def check_scale(exam: Examination) -> Steps:
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
     # The map has norms that are written out in forward code too.
     layers = exam.map.layers() if exam.map else ()
-    has_norms = any(layer.kind == "norm" for layer in (*exam.passed.events, *layers))
+    has_norms = bool(exam.events("norm")) or any(layer.kind == "norm" for layer in layers)
     evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
     is_finite = isfinite(exam.passed.loss)
     found = None if columns is None else next(_of_columns(columns, size, has_norms), None)
@@ -138,7 +138,10 @@ def check_target_scale(exam: Examination) -> Steps:
         raise NotAsked("they are not values of the outputs' shape")
     shown = [exam.logits] if is_one else tensors(exam.passed.output)
     made = max((_size(output) for output in shown if output.is_floating_point()), default=1.0)
-    far = [t for t in exam.labels if t.is_floating_point() and _is_far(t, made, is_one=is_one)]
+    floats = {t: float(t.detach().double().std(correction=0)) for t in exam.labels if t.is_floating_point()}
+    varied = {t: deviation for t, deviation in floats.items() if deviation > 0}
+    # Targets that are the only ones may vary far less than the outputs.
+    far = [t for t, own in varied.items() if _size(t) > LARGE * max(made, 1.0) or (is_one and own < made / UNEQUAL)]
     summary = f"{len(far)} of {len(exam.labels)} are far from the outputs, which have the size {made:.3g}"
     # Targets out of the range of the outputs are reported as such.
     if not far or not exam.trials or exam.knows("activation_after_classifier") or (not is_one and is_fitted(exam)):
@@ -163,12 +166,6 @@ def check_target_scale(exam: Examination) -> Steps:
         evidence |= {"first": before.losses[0], "share": share}
         yield finding("unscaled_targets_of_several", (), evidence)
     return summary
-
-
-def _is_far(target: Tensor, made: float, *, is_one: bool) -> bool:
-    """Whether targets are far larger than outputs, or, if they are the only ones, vary far less."""
-    deviation = float(target.detach().double().std(correction=0))
-    return deviation > 0 and (_size(target) > LARGE * max(made, 1.0) or (is_one and deviation < made / UNEQUAL))
 
 
 def _size(values: Tensor) -> float:

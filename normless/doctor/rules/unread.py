@@ -199,8 +199,8 @@ def _unordered(exam: Examination) -> Iterator[Finding]:
     x = exam.inputs
     if not isinstance(x, Tensor) or x.is_sparse or x.dim() not in (2, 3) or x.shape[1] < SEVERAL or not len(x) > 1:
         return
-    attends = any(event.kind == "attention" or event.name in _OF_ATTENTION for event in exam.passed.events)
-    is_sequence = attends or any(event.name == "embedding" for event in exam.passed.events)
+    attends = any(event.call.layer == "attention" or event.call.name in _OF_ATTENTION for event in exam.passed.events)
+    is_sequence = attends or any(event.call.name == "embedding" for event in exam.passed.events)
     if not is_sequence or (x.dim() == 2 and x.is_floating_point()) or exam.evaluated.dim() != 2:
         return
     change = float(change_of(exam, x.flip(1)).max())
