@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from inspect import signature
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from normless.optim.muon import OF_MATRICES
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines
 from normless.probes import preserve_random_state
-from normless.recording import Observer
 from normless.residual import ResidualMap
 from normless.residual.classify import kind_of
 
@@ -38,7 +36,6 @@ SAME, SCALED = 0.1, 0.75
 FRESH = 0.9
 # The number of residual sums from which the scale of the branch ends matters.
 SUMS = 4
-_STORAGE = torch.Tensor.untyped_storage
 Deviations = dict[str, float]
 # Severity of a decay that `param_groups` would not make, by group.
 _HARM = {"scalars": 1.0, "gamma_down": 0.8, "gamma_stem": 0.7, "layer_scale": 0.5, "gains": 0.3}
@@ -103,45 +100,22 @@ def check_initial_scale(exam: Examination) -> Steps:
 def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
     """Return the standard deviations that a network's own initialization gives each weight, in order of the calls."""
     network = copied(model)
+    by_module, order = getattr(network, BY_MODULE, None), list[nn.Module]()
+    if callable(by_module) and len(signature(by_module).parameters) == 1:
+        # Inner modules first, as in `apply`.
+        network.apply(order.append)
+    known = (getattr(network, name, None) for name in AT_ONCE)
+    at_once = [(network, own) for own in known if callable(own) and not signature(own).parameters][:1]
+    names = {id(weight): name for name, weight in network.named_parameters() if weight.dim() > 1}
     asked: dict[str, list[float]] = {}
-    names = {_STORAGE(weight)._cdata: name for name, weight in network.named_parameters() if weight.dim() > 1}
     with preserve_random_state(network), torch.no_grad(), suppress(Exception):
-        for initialize in _initializers(network):
-            with (written := _Written(names)):
-                initialize()
-            for name in written.names:
-                asked.setdefault(name, []).append(_deviation(network.get_parameter(name)))
+        for module, initialize in [(module, partial(by_module, module)) for module in order] or at_once:
+            before = [(weight, weight.clone()) for weight in module.parameters() if weight.dim() > 1]
+            initialize()
+            for weight, old in before:
+                if not torch.equal(weight, old):
+                    asked.setdefault(names[id(weight)], []).append(_deviation(weight))
     return asked
-
-
-def _initializers(model: nn.Module) -> Iterator[Callable[[], Any]]:
-    """Return the calls by which a network initializes its modules, inner modules first as in `apply`."""
-    function = getattr(model, BY_MODULE, None)
-    if callable(function) and len(signature(function).parameters) == 1:
-        order: list[nn.Module] = []
-        model.apply(order.append)
-        yield from (partial(function, module) for module in order)
-        return
-    known = (getattr(model, name, None) for name in AT_ONCE)
-    yield from [own for own in known if callable(own) and not signature(own).parameters][:1]
-
-
-class _Written(Observer):
-    """Record the weights that are written in place, identified by the address of their storage."""
-
-    def __init__(self, known: dict[int, str]) -> None:
-        super().__init__()
-        self.known = known
-        self.names: dict[str, None] = {}
-
-    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call, and record the weight that it writes."""
-        result = function(*args, **kwargs)
-        target = args[0] if args else kwargs.get("tensor")
-        if isinstance(target, Tensor) and (name.endswith("_") or name == "__setitem__") and target.dim():
-            found = self.known.get(_STORAGE(target)._cdata)
-            self.names |= {found: None} if found else {}
-        return result
 
 
 def _profile(exam: Examination, now: Deviations) -> tuple[float, list[float]] | None:
