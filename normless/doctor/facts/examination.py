@@ -17,10 +17,7 @@ from torch.utils._pytree import tree_map
 from normless._internal.state import quiet, unfused
 from normless.doctor.facts.flow import Call, Flow
 from normless.doctor.facts.guessing import lowest_of_constants, lowest_of_outputs
-from normless.doctor.facts.passed import BackwardError as BackwardError
-from normless.doctor.facts.passed import Passed, require_logits
-from normless.doctor.facts.passed import PassError as PassError
-from normless.doctor.facts.passed import pass_through as pass_through
+from normless.doctor.facts.passed import Passed, pass_through, require_logits
 from normless.doctor.facts.tape import Event, active_rate
 from normless.doctor.facts.tracer import Seen, Tracer, tensors
 from normless.doctor.findings import Budget, Finding

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from normless._internal.state import quiet
+from normless.doctor.facts.batches import size_of
 from normless.doctor.facts.flow import Call, Flow, is_in_place
-from normless.doctor.facts.tape import Event, LossCall, Tape, recorded
+from normless.doctor.facts.tape import Event, LossCall, Tape
 from normless.doctor.facts.tracer import tensors
 from normless.errors import InputsError
 from normless.probes import (
@@ -95,12 +96,13 @@ class Passed:
 def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped: ResidualMap | None) -> Passed:
     """Run a network forward and backward on a batch in training mode, and restore its state."""
     watchers = make_watchers(("signal", "backward", "logits"))
+    hooked = [*map(Tape.leave_out, watchers.values())]
     setting = Setting(model, mapped or ResidualMap(()), targets)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with preserve_state(model, training=True), torch.enable_grad(), quiet():
-        with recorded(model, inputs, targets) as tape:
-            tape.leave_out(*watchers.values())
-            with attach_hooks(setting, list(watchers.values())):
+        tape = Tape(size_of(inputs))
+        with tape.follow(model, inputs, targets):
+            with attach_hooks(setting, hooked):
                 output = _output(model, inputs, tape)
             logits = require_logits(model, output)
             with tape.paused():

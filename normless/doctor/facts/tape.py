@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -109,19 +109,17 @@ class Tape(Tracer):
         # Of the last sum or mean that the loss takes, what float32 may make of summands that cancel.
         self.rounding = 0.0
 
-    def leave_out(self, *watchers: Watcher) -> None:
-        """Leave out the calls of watchers, which are not those of the network."""
-        # The graph holds the hooks of watchers, and the tape holds the graph.
-        known = weakref.ref(self)
+    @staticmethod
+    def leave_out(watcher: Watcher) -> Watcher:
+        """Leave out the calls of a watcher, which are not those of the network."""
 
         def left_out(method: Callable[..., None], *args: Any) -> None:
-            tape = known()
-            with nullcontext() if tape is None else tape.paused():
+            with torch._C.DisableTorchFunction():
                 method(*args)
 
-        for watcher in watchers:
-            for name in filter(lambda name: name.startswith("on_"), dir(Watcher)):
-                setattr(watcher, name, partial(left_out, getattr(watcher, name)))
+        for name in filter(lambda name: name.startswith("on_"), dir(Watcher)):
+            setattr(watcher, name, partial(left_out, getattr(watcher, name)))
+        return watcher
 
     def on_call(self, seen: Seen) -> None:
         """Record a layer, an activation or an attention; of the loss, its calls of torch's losses."""
@@ -280,11 +278,3 @@ def _normalized(event: Event, seen: Seen) -> int | None:
     if event.call.name == "instance_norm":
         return prod(positions)
     return examples * prod(positions) if seen.given("training", 5, False) else None
-
-
-@contextmanager
-def recorded(model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[Tape]:
-    """Record the passes of the body through a network on these inputs, and the dataflow of the loss."""
-    tape = Tape(next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), 0))
-    with tape.follow(model, inputs, targets):
-        yield tape

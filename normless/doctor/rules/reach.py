@@ -105,11 +105,12 @@ def _lost(exam: Examination, without: list[str]) -> Iterator[Finding]:
     It may run without gradients, read the values only (`.data`, `detach()`), or choose, as an argmax does.
     """
     reached = {call for end in (exam.last, *exam.flow.calls[-1:]) for call in end.reached()}
+    asked = {*without}
     # The parameters without a gradient on which results depend that have a history.
     behind: dict[Call, list[str]] = {}
-    for call in exam.flow.calls:
+    for call in exam.flow.calls if asked else ():
         sources = [*call.sources()]
-        own = [source.name for source in sources if source.kind == "parameter" and source.name in without]
+        own = [source.name for source in sources if source.kind == "parameter" and source.name in asked]
         names = [*dict.fromkeys([*own, *(name for source in sources for name in behind.get(source, ()))])]
         if names and call.has_history:
             behind[call] = names
