@@ -19,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from normless.doctor.facts.flow import LOSSES, Call
 from normless.doctor.facts.ranges import range_of
 from normless.doctor.facts.tracer import Seen, Tracer, tensors, with_rows
+from normless.nn.channels import in_pieces
 from normless.probes import Watcher
 
 # Larger attentions are measured on one example.
@@ -175,15 +176,25 @@ class Tape(Tracer):
 
 
 def moments(x: Tensor, examples: int) -> Moments:
-    """Return the moments of values (examples, …), computed in float64."""
-    x = x.double()
-    second = float(x.square().mean())
-    if x.dim() < 2 or len(x) != examples or examples < 2:
-        return Moments(second)
-    # Without the first example, equal examples are exactly 0, and large means do not cancel.
-    between = float((x - x[:1]).var(0, correction=0).mean())
-    whole = between + float(x.mean(0).var(correction=0))
-    return Moments(second, between / whole if whole > 0 else 0.0, between**0.5)
+    """Return the moments of values (examples, …), computed in float64 in one pass over pieces of them."""
+    has_examples = x.dim() > 1 and len(x) == examples > 1
+    first = x[:1].reshape(1, -1).double() if has_examples else torch.zeros((), dtype=torch.float64, device=x.device)
+    squares, sums, apart = torch.zeros_like(first).sum(), torch.zeros_like(first), torch.zeros_like(first).sum()
+    for piece in in_pieces(x) if x.dim() else (x,):
+        values = piece.reshape(len(piece) if has_examples else 1, -1).to(torch.float64, copy=True).contiguous()
+        squares += torch.dot(values.view(-1), values.view(-1))
+        if has_examples:
+            # Without the first example, equal examples are exactly 0, and large means do not cancel.
+            values -= first
+            sums += values.sum(0, keepdim=True)
+            apart += torch.dot(values.view(-1), values.view(-1))
+    size = max(x.numel(), 1)
+    if not has_examples:
+        return Moments(float(squares) / size)
+    between = max((float(apart) - float(sums.square().sum()) / examples) / size, 0.0)
+    # The variance is the mean of the variances over examples plus the variance of the means.
+    whole = between + float((first + sums / examples).var(correction=0))
+    return Moments(float(squares) / size, between / whole if whole > 0 else 0.0, between**0.5)
 
 
 def _mean_cosine(x: Tensor) -> float:
