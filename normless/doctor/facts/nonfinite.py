@@ -78,12 +78,17 @@ class Search(BackwardTracer):
         call, value = self.flow.of(tensor), _value(tensor)
         if call is None or not (value.has_nan or value.has_infinity):
             return None
-        while (before := self._source(call, value.has_nan)) is not None:
-            call = before
-        infinite = self._source(call, is_nan=False)
-        if value.has_nan and infinite is not None and infinite.kind == "parameter":
+        call = self._first(call, value.has_nan)
+        infinite = self._first(call, is_nan=False)
+        if infinite.kind == "parameter":
             return Broken(what, infinite, "infinite")
         return Broken(what, call, "NaN" if value.has_nan else "infinite", self._words(call))
+
+    def _first(self, call: Call, is_nan: bool) -> Call:
+        """Return the first call, on the way back from another, whose result holds such values."""
+        while (before := self._source(call, is_nan)) is not None:
+            call = before
+        return call
 
     def _source(self, call: Call, is_nan: bool) -> Call | None:
         """Return the call that made the first input with such values, or None if there is none or it is unknown."""
