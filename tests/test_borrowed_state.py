@@ -22,7 +22,7 @@ CHANGES = {
 ELSEWHERE = {
     "normless/probes/dependence/mixing.py": "parts of `mixes_examples`, which has the lock",
     "normless/doctor/rules/examples.py": "a part of `diagnose`, within preserve_random_state",
-    "normless/doctor/facts/flow.py": "a part of `diagnose` or, with the lock, of a watch",
+    "normless/doctor/facts/tracer.py": "a part of `diagnose` or, with the lock, of a watch",
     "normless/saving/state.py": "a part of `save`, within `running`",
     "normless_lab/train/turns.py": "within `entered`",
     "normless_lab/train/loop.py": "a part of a turn, which has the lock",

@@ -17,36 +17,29 @@ from normless._internal.exclusive import exclusive
 from normless.doctor.experiments import batches, investigation, rates, settings
 from normless.doctor.experiments.cures import with_tried_cures
 from normless.doctor.facts.batches import Batches, are_several, read_batches
-from normless.doctor.facts.examination import BackwardError, Examination, PassError
-from normless.doctor.facts.flow import tensors
-from normless.doctor.facts.held import trained_parameters
+from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.held import one_optimizer, trained_parameters
+from normless.doctor.facts.passed import BackwardError, PassError
 from normless.doctor.facts.tables import tables_of
-from normless.doctor.facts.together import one_optimizer
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import Budget, Check, Evidence, Finding, finding
 from normless.doctor.report import Diagnosis
 from normless.doctor.rules import (
     blocks,
-    columns,
     construction,
     data,
-    dense_targets,
     direction,
     examples,
-    finite,
-    information,
-    invariance,
     layers,
     leaks,
     losses,
     modes,
-    optimizer,
     outputs,
     pairing,
     reach,
-    stopped,
-    targets,
+    relation,
+    scales,
     terms,
-    units,
     unread,
 )
 from normless.doctor.watch import own_step
@@ -57,20 +50,20 @@ from normless.residual import residual_map as find_residual_map
 
 # Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
-    *(modes.check_state, finite.check_finite, data.check_values, pairing.check_pairing),
-    dense_targets.check_place,
-    *(columns.check_scale, reach.check_reach),
-    *(outputs.check_last_activation, losses.check_meaning, outputs.check_dependence, units.check_equal_units),
+    *(modes.check_state, data.check_finite, data.check_values, pairing.check_pairing),
+    relation.check_place,
+    *(scales.check_scale, reach.check_reach),
+    *(outputs.check_last_activation, losses.check_meaning, outputs.check_dependence, layers.check_equal_units),
     *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics),
     examples.check_examples,
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
     *(construction.check_calls, construction.check_initial_scale),
-    stopped.check_stops,
+    reach.check_stops,
     leaks.check_leaks,
     examples.check_reshapes,
     unread.check_unread,
-    invariance.check_invariance,
+    outputs.check_invariance,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 # The name of what was not checked because something else forbids it.
@@ -193,7 +186,7 @@ def _run(exam: Examination, plan: _Plan) -> tuple[Check, ...]:
 def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
     """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
     if is_sharded(exam.model):
-        yield optimizer.check_optimizer(exam)
+        yield construction.check_optimizer(exam)
         why = "the weights are sharded, and a pass of one process waits for the others: diagnose before fully_shard"
         yield Check(REST, why, asked=False)
         return
@@ -230,27 +223,24 @@ def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
             yield on_map(exam)
     else:
         yield Check("residual blocks", "there is no gradient to measure", asked=False)
-    yield optimizer.check_optimizer(exam)
+    yield construction.check_optimizer(exam)
     yield direction.check_direction(exam)
     yield rates.check_trial(exam, plan.steps)
-    yield columns.check_target_scale(exam)
+    yield scales.check_target_scale(exam)
     yield terms.check_terms(exam)
-    yield targets.check_relation(exam)
+    yield relation.check_relation(exam)
     yield settings.check_settings(exam, plan.steps)
     if len(plan.batches) > 1 and plan.steps:
         yield batches.check_batches(exam, plan.batches)
     if plan.step is not None:
         yield own_step.check_step(exam, plan.step, plan.batches)
-    yield information.check_information(exam)
-    yield information.check_time(exam)
+    yield unread.check_information(exam)
+    yield unread.check_time(exam)
     yield investigation.check_experiments(exam, plan.steps, plan.investigate)
 
 
 def _failed_backward(error: BackwardError) -> Check:
-    evidence: Evidence = {"message": error.message}
-    where: tuple[str, ...] = ()
-    words = ""
-    if (call := error.call) is not None:
-        where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
-    failed = finding("backward_failed", where, evidence, words=words)
+    call, evidence = error.call, {"message": error.message}
+    words = "" if call is None else f", after {call.name} at {call.place}{call.words['at']}"
+    failed = finding("backward_failed", () if call is None else (call.place,), evidence, words=words)
     return Check("backward pass", "it raises an error", (failed,), blocks=True)

@@ -200,10 +200,19 @@ def in_order(findings: Iterable[Finding], order: Mapping[str, int] | None = None
     return sorted(found, key=lambda known: (steps_from_cause(known), -known.severity))
 
 
-def finding(kind: str, where: Sequence[str], evidence: Evidence, *, grade: float = 1.0, **words: Any) -> Finding:
+def finding(
+    kind: str,
+    where: Sequence[str],
+    evidence: Evidence,
+    *,
+    grade: float = 1.0,
+    advice: Any = None,
+    **words: Any,
+) -> Finding:
     """Create a finding from the texts of its kind, formatted with its evidence and further `words`.
 
-    A kind has a severity, or the least and the largest, between which `grade` from 0 to 1 decides.
+    A kind has a severity, or the least and the largest, between which `grade` from 0 to 1 decides. Whether it is
+    advice is said by the kind unless `advice` says it.
 
     The word `norms` is the position of the norms in blocks, see `Examination.norms_placed`; some cures depend on it.
     The word `settings` are those of the cure.
@@ -217,7 +226,7 @@ def finding(kind: str, where: Sequence[str], evidence: Evidence, *, grade: float
     where = tuple(name or "forward" for name in where)
     words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
-    advice = bool(texts.get("advice"))
+    advice = bool(texts.get("advice")) if advice is None else bool(advice)
     theory = texts["theory"].format_map(words) if texts.get("formats_theory") else texts["theory"]
     least, largest = (texts["severity"],) * 2 if isinstance(texts["severity"], float) else texts["severity"]
     severity = least + min(max(grade, 0.0), 1.0) * (largest - least)

@@ -17,7 +17,7 @@ from normless.conversion import convert
 from normless.doctor.diagnose import diagnose
 from normless.doctor.experiments.cures import optimizer_like
 from normless.doctor.experiments.engine import set_groups
-from normless.doctor.facts.together import one_optimizer
+from normless.doctor.facts.held import one_optimizer
 from normless.doctor.report import Diagnosis
 from normless.probes import Loss, split_batch
 

@@ -16,8 +16,8 @@ from normless.doctor.experiments.engine import CLEARLY, Experiment, Run
 from normless.doctor.experiments.rates import NEAR
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.guessing import lowest_of_constants
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
 from normless.probes import compute_output, loss_of, preserve_state
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.facts.flow import MOVES, Call, Seen, Tracer
-from normless.doctor.facts.tape import KINDS
+from normless.doctor.facts.flow import KINDS, MOVES, Call
+from normless.doctor.facts.tracer import Seen, Tracer
 from normless.probes import compute_output, preserve_state
 from normless.recording import Observer
 

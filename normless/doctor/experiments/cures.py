@@ -29,7 +29,7 @@ from normless.doctor.experiments.engine import (
     set_groups,
 )
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.together import Together
+from normless.doctor.facts.held import Together
 from normless.doctor.findings import REFUTABLE, Cure, Finding, OverBudget
 from normless.errors import NormlessError
 from normless.optim import param_groups

@@ -79,7 +79,7 @@ class Trial:
     """Losses before each step and after the last one, at a learning rate.
 
     Attributes:
-        moved: the norm of the first update.
+        moved: the norm of the first update; shares: ‖Δw‖/‖w‖ of it by parameter, of those that are not zero.
         rounded: the share of low-precision elements that the first update did not change.
     """
 
@@ -87,6 +87,7 @@ class Trial:
     losses: tuple[float, ...]
     moved: float = nan
     rounded: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -207,13 +208,16 @@ class Run:
 
 
 def _with_first_step(trial: Trial, network: nn.Module, before: Mapping[str, Tensor]) -> Trial:
-    """Add the norm of an update to a trial, and the share of elements that it rounds away."""
+    """Add the norms of an update to a trial, and the share of elements that it rounds away."""
     named = network.named_parameters()
-    steps = [(own, own.detach() - before[name]) for name, own in named if own.grad is not None]
-    counted = [counts for own, step in steps if (counts := rounded_away(step, own)) is not None]
+    steps = {name: (own, own.detach() - before[name]) for name, own in named if own.grad is not None}
+    counted = [counts for own, step in steps.values() if (counts := rounded_away(step, own)) is not None]
     lost, concerned = (sum(map(int, counts)) for counts in zip(*counted, strict=True)) if counted else (0, 0)
-    moved = sum(float(step.double().norm()) ** 2 for _, step in steps) ** 0.5
-    return replace(trial, moved=moved, rounded=lost / max(concerned, 1))
+    norms = {name: float(step.double().norm()) for name, (_, step) in steps.items()}
+    sizes = {name: float(before[name].double().norm()) for name in norms}
+    shares = {name: norm / sizes[name] for name, norm in norms.items() if sizes[name]}
+    moved = sum(norm**2 for norm in norms.values()) ** 0.5
+    return replace(trial, moved=moved, rounded=lost / max(concerned, 1), shares=shares)
 
 
 def tried(

@@ -25,7 +25,8 @@ from normless.doctor.experiments.changes import (
 )
 from normless.doctor.experiments.engine import CLEARLY, MANY, UNCHANGED, Experiment, Trial, compared, fits
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import Call, tensors
+from normless.doctor.facts.flow import Call
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import OF_SIGNAL, NotAsked, Steps, check, finding
 from normless.probes import Loss, preserve_random_state
 

@@ -26,10 +26,12 @@ from normless.doctor.experiments.engine import (
     scheduled_rate,
     tried,
 )
-from normless.doctor.facts.examination import Examination, pass_through
-from normless.doctor.facts.flow import LOSS, tensors, with_rows
+from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.flow import LOSS
+from normless.doctor.facts.held import parts_of
 from normless.doctor.facts.nonfinite import Broken, find_broken
-from normless.doctor.facts.together import parts_of
+from normless.doctor.facts.passed import pass_through
+from normless.doctor.facts.tracer import tensors, with_rows
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 from normless.optim.named import MUON
 

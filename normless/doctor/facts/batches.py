@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from normless._internal.arguments import arguments_of, on_device_of
-from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.tracer import tensors
 from normless.errors import InputsError
 from normless.probes import split_batch
 

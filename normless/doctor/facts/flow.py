@@ -1,12 +1,12 @@
-"""The dataflow of a pass and its loss: the call that made each tensor, its inputs, and its line of code."""
+"""The dataflow of a pass and its loss: the call that made each tensor, what it read, and its line of code."""
 
 from __future__ import annotations
 
 import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import filterfalse
 from math import inf, isfinite, isnan
 from pathlib import Path
@@ -15,13 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless._internal.exclusive import exclusive
 from normless._internal.reach import reachable
-from normless.probes import Loss, compute_output, loss_of
-from normless.recording import Observer, Run
 
 # Calls that keep values and change only their shape, type or device, or select some of them.
 MOVES = {
@@ -40,10 +36,49 @@ PRODUCTS = {
 DRAWN = ("rand", "normal", "bernoulli")
 # Calls that make tensors from values without a history.
 VALUES = frozenset({"tensor", "as_tensor", "from_numpy", "asarray"})
+_KINDS = {
+    "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding "
+    "embedding_bag lstm gru rnn_tanh rnn_relu multi_head_attention_forward addmm",
+    "norm": "layer_norm group_norm instance_norm batch_norm rms_norm",
+    "activation": "relu relu_ leaky_relu leaky_relu_ elu selu gelu silu mish softplus tanh tanh_ sigmoid sigmoid_ "
+    "hardtanh relu6 hardsigmoid hardswish prelu rrelu celu logsigmoid softsign clamp clamp_min",
+    "softmax": "softmax log_softmax",
+    "attention": "scaled_dot_product_attention",
+    "dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout",
+}
+KINDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+# Losses of torch whose arguments have a meaning that their values show.
+LOSSES = {
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "nll_loss", "kl_div",
+    "ctc_loss", "soft_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss", "margin_ranking_loss",
+    "poisson_nll_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss",
+}  # fmt: skip
+_SAME = {
+    "add": "radd iadd", "sub": "isub subtract", "rsub": "", "mul": "rmul imul multiply", "cat": "concat concatenate",
+    "div": "truediv itruediv divide true_divide", "rdiv": "rtruediv", "matmul": "rmatmul", "pow": "ipow",
+    "clamp": "clip",
+}  # fmt: skip
+_PLAIN = {other: name for name, others in _SAME.items() for other in others.split()}
 # The functions of this package that run a network or a loss; a line outside them belongs to the caller.
 ENTRIES = frozenset({"compute_output", "loss_of", "repeat_pass"})
 LOSS = "loss"
 OF_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+
+
+@cache
+def plain(name: str) -> str:
+    """Return the name of a function without underscores, one for all ways to write an operator."""
+    return _PLAIN.get(name.strip("_"), name.strip("_"))
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function writes into its first argument."""
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+
+
+# Operations in place whose names do not end with one underscore.
+_IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
 
 
 @dataclass(frozen=True)
@@ -83,10 +118,34 @@ class Range:
         """Whether one of the limits is finite."""
         return not (isnan(self.low) or isnan(self.high)) and (isfinite(self.low) or isfinite(self.high))
 
+    @property
+    def is_one_value(self) -> bool:
+        """Whether all values are equal."""
+        return self.low == self.high
+
+    def __neg__(self) -> Range:
+        return replace(self, low=-self.high, high=-self.low)
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.high + other.high, self.source or other.source)
+
+    def __mul__(self, other: Range) -> Range:
+        ends = [0.0 if 0 in (x, y) else x * y for x in (self.low, self.high) for y in (other.low, other.high)]
+        factor, scaled = (self, other) if self.is_one_value else (other, self)
+        length = abs(factor.low) * scaled.length if factor.is_one_value else inf
+        return Range(min(ends), max(ends), self.source or other.source, length)
+
+    def inverse(self) -> Range:
+        """Return the range of 1/x; unbounded if x may be on both sides of 0."""
+        if self.low < 0 < self.high:
+            return Range()
+        if self.low < 0:
+            return -(-self).inverse()
+        return Range(1 / self.high if self.high else inf, 1 / self.low if self.low else inf, self.source)
+
     def mapped(self, function: Callable[[float], float]) -> Range:
-        """Return the range under a monotonic function."""
-        ends = sorted((function(self.low), function(self.high)))
-        return replace(self, low=ends[0], high=ends[1], length=inf)
+        """Return the range under a function that grows."""
+        return Range(function(self.low), function(self.high), self.source)
 
 
 @dataclass(eq=False)
@@ -96,13 +155,14 @@ class Call:
     Attributes:
         name: the name of the function; for data, a name such as `the targets` or `0.running_var`.
         path: qualified name of the module that made the call, empty for the network itself; `loss` for the loss.
-        kind: `call`, or for data `inputs`, `targets`, `parameter` or `buffer`.
-        reads: the calls that made the tensors it read (None if unknown), with the shapes of these tensors.
+        kind: `call`, or for data `inputs`, `targets`, `parameter` or `buffer`; `unknown` for tensors of other origin.
+        reads: the calls that made the tensors it read, with the shapes of these tensors.
         shape: the shape of the first tensor that it made.
         is_trained: whether the result depends on trainable parameters.
         is_signal: whether the result depends on the inputs, on random numbers, or on tensors of unknown origin.
         is_copied: whether the result depends on values without a known history.
         is_indexed: whether it read integers that are data.
+        is_recorded, has_history: whether gradients were recorded, and whether the result has a history.
         range: the interval of its values, if it was computed.
     """
 
@@ -110,31 +170,59 @@ class Call:
     path: str = ""
     kind: str = "call"
     line: Line | None = None
-    reads: tuple[tuple[Call | None, tuple[int, ...]], ...] = ()
+    reads: tuple[tuple[Call, tuple[int, ...]], ...] = ()
     shape: tuple[int, ...] = ()
     is_trained: bool = False
     is_signal: bool = False
     is_copied: bool = False
     is_indexed: bool = False
-    range: Range | None = None
+    is_recorded: bool = True
+    has_history: bool = False
+    range: Range = field(default_factory=Range)
+
+    @property
+    def plain(self) -> str:
+        """The name of the function, the same for all ways to write an operator."""
+        return plain(self.name)
+
+    @property
+    def layer(self) -> str:
+        """What the function does in a network: `weight`, `norm`, `activation`, …; empty for others."""
+        return KINDS.get(self.name, "")
+
+    @property
+    def in_loss(self) -> bool:
+        """Whether the loss made the call."""
+        return self.path == LOSS
 
     @property
     def place(self) -> str:
         """The place of the call, for messages."""
-        return self.path or "forward"
+        return "the loss" if self.in_loss else self.path or "forward"
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """The place of the call, for findings; none in the loss."""
+        return () if self.in_loss else (self.place,)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The place and the line of the call, for the texts of findings."""
+        at = f", {self.line}" if self.line else ""
+        return {"place": self.place, "line": str(self.line or self.place), "at": at}
 
     def sources(self) -> Iterator[Call]:
-        """Return the calls that made the tensors it read, as far as they are known."""
-        return (call for call, _ in self.reads if call is not None)
+        """Return the calls that made the tensors it read."""
+        return (call for call, _ in self.reads)
 
     def origin(self) -> Call:
         """Return the call that made the values, before calls that only moved them."""
         call = self
-        while call.name in MOVES and (before := next(call.sources(), None)) is not None:
-            call = before
+        while call.name in MOVES and call.reads:
+            call = call.reads[0][0]
         return call
 
-    def reached(self, stops: Callable[[Call], bool]) -> Iterator[Call]:
+    def reached(self, stops: Callable[[Call], bool] = lambda call: False) -> Iterator[Call]:
         """Iterate over this call and all before it, without those that stop the way and what only they read."""
         return reachable([self] if not stops(self) else (), lambda call: filterfalse(stops, call.sources()))
 
@@ -150,164 +238,51 @@ class Flow:
         """Register data under a name."""
         for tensor in values:
             is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-            name = name or f"the {kind}"
             self._made[tensor] = Call(
-                name, kind=kind, shape=tuple(tensor.shape), is_trained=is_trained, is_signal=kind == "inputs"
+                name or f"the {kind}",
+                kind=kind,
+                shape=tuple(tensor.shape),
+                is_trained=is_trained,
+                is_signal=kind in ("inputs", "unknown"),
+                is_copied=kind == "unknown",
             )
 
     def of(self, tensor: Tensor) -> Call | None:
         """Return the call that made a tensor, or None if it is unknown."""
         found: Call | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
-        return found
+        return None if found is None or found.kind == "unknown" else found
+
+    def maker(self, tensor: Tensor) -> Call:
+        """Return the call that made a tensor, of kind `unknown` if none was seen."""
+        if tensor not in self._made:
+            self.given([tensor], "unknown")
+        call: Call = self._made[tensor]
+        return call
 
     def note(self, name: str, path: str, read: list[Tensor], made: list[Tensor]) -> Call:
         """Add a call."""
-        reads = tuple((self.of(tensor), tuple(tensor.shape)) for tensor in read)
-        is_trained = any(call is not None and call.is_trained for call, _ in reads)
-        is_signal = name.startswith(DRAWN) or any(call is None or call.is_signal for call, _ in reads)
-        is_copied = name in VALUES or any(call is None or call.is_copied for call, _ in reads)
-        shape = tuple(made[0].shape) if made else ()
-        call = Call(name, path, "call", running_line(), reads, shape, is_trained, is_signal, is_copied)
-        integers = (
-            source
-            for tensor, (source, _) in zip(read, reads, strict=True)
-            if tensor.dtype == torch.int64 and tensor.dim()
-        )
-        call.is_indexed = any(
-            (source is not None and source.kind != "call") or (source is not None and source.is_signal)
-            for source in integers
+        reads = tuple((self.maker(tensor), tuple(tensor.shape)) for tensor in read)
+        call = Call(
+            name,
+            path,
+            line=running_line(),
+            reads=reads,
+            shape=tuple(made[0].shape) if made else (),
+            is_trained=any(source.is_trained for source, _ in reads),
+            is_signal=name.startswith(DRAWN) or any(source.is_signal for source, _ in reads),
+            is_copied=name in VALUES or any(source.is_copied for source, _ in reads),
+            is_recorded=torch.is_grad_enabled(),
+            has_history=any(tensor.requires_grad for tensor in made),
+            is_indexed=any(
+                source.kind not in ("call", "unknown") or (source.kind == "call" and source.is_signal)
+                for tensor, (source, _) in zip(read, reads, strict=True)
+                if tensor.dtype == torch.int64 and tensor.dim()
+            ),
         )
         self.calls.append(call)
         for tensor in made:
             self._made[tensor] = call
         return call
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A call with its arguments, the tensors that it made, what `before_call` returned, and whether the loss runs."""
-
-    call: Call
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    made: list[Tensor]
-    before: Any = None
-    in_loss: bool = False
-
-    @property
-    def read(self) -> list[Tensor]:
-        """The tensors among the arguments."""
-        return tensors((self.args, self.kwargs))
-
-    def given(self, name: str, position: int, default: Any = None) -> Any:
-        """Return an argument by its name or position."""
-        return self.kwargs.get(name, self.args[position] if len(self.args) > position else default)
-
-
-class Tracer(Observer):
-    """Follow the dataflow of a network's passes and of its loss.
-
-    `on_call`, or the function that is given, receives every call that makes a tensor.
-
-    Attributes:
-        flow: the calls.
-        entered: qualified names of the modules that ran.
-        failed: the module that was running when a call raised an error; empty if no call did.
-    """
-
-    def __init__(self, receive: Callable[[Seen], object] | None = None) -> None:
-        super().__init__()
-        self.flow = Flow()
-        self.failed, self._in_loss = "", False
-        self.entered: set[str] = set()
-        self._receive = receive
-        self._is_paused, self._calls = False, exclusive.calls
-
-    def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call, and add it to the flow."""
-        # A loss or a forward pass may call the library, for another network.
-        if self._is_paused or exclusive.calls != self._calls:
-            return function(*args, **kwargs)
-        path = self.stack[-1].path if self.stack else LOSS if self._in_loss else ""
-        before = self.before_call(name, args, kwargs)
-        try:
-            result = function(*args, **kwargs)
-        except Exception:
-            self.failed = self.failed or path or "forward"
-            raise
-        made = tensors(args[:1] if name == "__setitem__" else result)
-        if made:
-            call = self.flow.note(name, path, tensors((args, kwargs)), made)
-            with torch.no_grad():
-                self.on_call(Seen(call, args, kwargs, made, before, self._in_loss))
-        return result
-
-    def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what `on_call` receives as `before`; called before the call is made."""
-        return torch.is_grad_enabled()
-
-    def on_call(self, seen: Seen) -> None:
-        """Receive a call; no gradients are recorded."""
-        if self._receive is not None:
-            self._receive(seen)
-
-    def on_enter(self, run: Run) -> None:
-        """Note that a module runs."""
-        self.entered.add(run.path)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave out the calls of the body."""
-        before, self._is_paused = self._is_paused, True
-        try:
-            yield
-        finally:
-            self._is_paused = before
-
-    @contextmanager
-    def of_loss(self) -> Iterator[None]:
-        """Attribute the calls of the body to the loss."""
-        self._in_loss = True
-        try:
-            yield
-        finally:
-            self._in_loss = False
-
-    @contextmanager
-    def follow(self, model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[None]:
-        """Follow a network while the body runs it on a batch."""
-        flow = self.flow
-        for name, parameter in model.named_parameters():
-            flow.given([parameter], "parameter", name)
-        for name, buffer in model.named_buffers():
-            flow.given([buffer], "buffer", name)
-        flow.given(tensors(targets), "targets")
-        flow.given(tensors(inputs), "inputs")
-        # Compiled parts would be traced together with this mode.
-        with torch.compiler.set_stance("force_eager"), self.following(model):
-            yield
-
-    def run(self, model: nn.Module, inputs: Any, targets: Any, loss: Loss) -> Tensor:
-        """Follow a pass through a network and its loss, and return the loss."""
-        with self.follow(model, inputs, targets):
-            output = compute_output(model, inputs)
-            with self.of_loss():
-                return loss_of(loss, output, inputs, targets)
-
-
-def tensors(values: Any) -> list[Tensor]:
-    """Return the tensors in nested values."""
-    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
-
-
-def with_rows(values: Any, count: int, rows: list[int]) -> Any:
-    """Return nested values with other rows in every tensor with one row for each of `count` examples."""
-
-    def chosen(value: Any) -> Any:
-        has_examples = isinstance(value, Tensor) and value.dim() and len(value) == count
-        return value[torch.tensor(rows, device=value.device)] if has_examples else value
-
-    return tree_map(chosen, values)
 
 
 def running_line() -> Line | None:

@@ -129,12 +129,12 @@ def _compared(leaf: int, targets: Tensor, given: Tensor, places: Tensor, column:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an input that determines the targets.
+    """Columns of an input that determine the targets.
 
     Attributes:
         leaf: the number of the input tensor.
-        columns: the indices of the columns in the input, flat for each example; several if they are one-hot.
-        relation: `equal`, `proportional` (up to scale and offset), `one-to-one` or `one-hot`.
+        columns: the indices of the columns in the input, flat for each example.
+        relation: `equal`, `proportional` (up to scale and offset) or `one-to-one`.
         is_last: whether they are at the last position of a sequence.
     """
 
@@ -149,7 +149,7 @@ def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
     rows = {leaf: x for leaf, x in enumerate(inputs) if x.dim() and len(x) == len(targets)}
     if targets.dim() > 2 or len(targets) < SEVERAL or sum(x[0].numel() for x in rows.values()) < 2:
         return
-    y = targets.detach().cpu().reshape(len(targets), -1).double()
+    y = targets.detach().cpu().reshape(len(targets), -1)
     for leaf, x in rows.items():
         if x.layout != torch.strided or x.is_complex() or not 0 < x.numel() <= MANY:
             continue
@@ -158,43 +158,44 @@ def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
             # The whole input is the target.
             continue
         # A network of several outputs may have some inputs to reproduce.
-        is_class = not targets.is_floating_point() and targets.dim() == 1
-        found = [_column_of(y[:, column], flat, is_class) for column in range(min(y.shape[1], 8))]
+        found = [_columns_of(y[:, column], flat) for column in range(min(y.shape[1], 8))]
         if found[0] is not None and all(found):
             relation, columns = found[0]
             yield Column(leaf, columns, relation, min(columns) >= flat.shape[1] - prod(x.shape[2:]))
             return
 
 
-def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int, ...]] | None:
+def _columns_of(y: Tensor, flat: Tensor) -> tuple[str, tuple[int, ...]] | None:
     """Return how columns determine the targets, and which ones do."""
-    values = torch.unique(y)
-    if len(values) < 2:
+    classes = len(torch.unique(y))
+    if classes < 2:
         return None
-    scale = float(y.abs().max())
-    equal = ((flat - y[:, None]).abs() <= 1e-6 * scale).all(0).nonzero().flatten()
+    own = y.double()
+    equal = ((flat - own[:, None]).abs() <= 1e-6 * float(own.abs().max())).all(0).nonzero().flatten()
     if len(equal):
         return "equal", (int(equal[0]),)
-    if not is_class and len(values) > 2:
-        centered, own = flat - flat.mean(0), y - y.mean()
-        cosine = (centered * own[:, None]).sum(0).abs() / (centered.norm(dim=0) * own.norm()).clamp_min(1e-30)
-        near = (cosine > 1 - 1e-10).nonzero().flatten()
-        return ("proportional", (int(near[0]),)) if len(near) else None
-    if len(y) < SEVERAL + len(values):
+    is_class = not y.is_floating_point()
+    known = (explained(flat, y if is_class else own) > 1 - 1e-10).nonzero().flatten().tolist()
+    varying = int((flat != flat[:1]).any(0).sum())
+    # Examples of a class that are mostly the same are prototypes.
+    if not known or (is_class and (len(y) < SEVERAL + classes or 2 * len(known) > varying)):
         return None
-    groups = [flat[y == value] for value in values]
-    firsts = torch.stack([group[0] for group in groups])
-    within = torch.stack([(group == group[:1]).all(0) for group in groups]).all(0)
-    varies = (flat != flat[:1]).any(0)
-    of_class = within & varies
-    if not of_class.any() or 2 * int(of_class.sum()) > int(varies.sum()):
-        # Examples of a class that are mostly the same are prototypes.
-        return None
-    ordered = firsts.sort(0).values
-    separate = (of_class & (ordered.diff(dim=0) > 0).all(0)).nonzero().flatten()
-    if len(separate):
-        return "one-to-one", (int(separate[0]),)
-    alone = [(of_class & ((firsts == own).sum(0) == 1)).nonzero().flatten() for own in firsts]
-    if len(values) > 2 and all(len(columns) for columns in alone):
-        return "one-hot", tuple(int(columns[0]) for columns in alone)
-    return None
+    return ("one-to-one", tuple(known)) if is_class else ("proportional", tuple(known[:1]))
+
+
+def explained(columns: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of the variance of each column (examples, columns) that it has in common with targets.
+
+    That of classes is corrected for chance. Columns that do not vary, or are not finite, have a share of 0.
+    """
+    total, centered = columns.var(0), columns - columns.mean(0)
+    if targets.is_floating_point():
+        own = targets.double() - targets.double().mean()
+        share = (centered * own[:, None]).sum(0).square() / (centered.square().sum(0) * own.square().sum())
+    else:
+        classes, index = torch.unique(targets, return_inverse=True)
+        members = torch.nn.functional.one_hot(index, len(classes)).double()
+        means = members.T @ centered / members.sum(0)[:, None]
+        within = (centered - means[index]).square().sum(0) / max(len(targets) - len(classes), 1)
+        share = 1 - within / total
+    return torch.where(total > 0, share, 0.0).nan_to_num(0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -31,10 +32,9 @@ class Shards:
 
     def sums(self, parts: Mapping[str, Tensor], of: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return sums over whole tensors from those over the local parts of the tensors `of` these names."""
-        if self.mesh is None or not parts:
+        if self.mesh is None:
             return dict(parts)
-        shared = [part / self._copies(of[name]) for name, part in parts.items()]
-        return dict(zip(parts, self._reduced(torch.stack(shared), "SUM"), strict=True))
+        return self._together({name: part / self._copies(of[name]) for name, part in parts.items()}, "SUM")
 
     def norms(self, parts: Mapping[str, Tensor], of: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return Euclidean norms of whole tensors from those of the local parts."""
@@ -49,47 +49,42 @@ class Shards:
         own = torch.stack([*values]).mean() if values else None
         if self.mesh is None:
             return own
-        counted = (
-            torch.zeros(2, device=self.mesh.device_type) if own is None else torch.stack([own, own.new_ones(())])
-        )
-        total, processes = self._reduced(counted, "SUM")
-        return total / processes if processes.item() else None
+        zero = torch.zeros((), device=self.mesh.device_type)
+        counted = {"total": zero, "count": zero} if own is None else {"total": own, "count": torch.ones_like(own)}
+        found = self._together(counted, "SUM")
+        return found["total"] / found["count"] if found["count"].item() else None
 
     def root_mean_squares(self, sizes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return √E[y²] over the examples of all processes, of which each has as many."""
-        if self.mesh is None or not sizes:
+        if self.mesh is None:
             return dict(sizes)
-        squares = torch.stack([*sizes.values()]).double().square() / self.mesh.size()
-        return dict(zip(sizes, self._reduced(squares, "SUM").sqrt(), strict=True))
+        squares = {name: size.double().square() / self.mesh.size() for name, size in sizes.items()}
+        return {name: square.sqrt() for name, square in self._together(squares, "SUM").items()}
 
     def largest(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the largest of the numbers of all processes."""
-        if self.mesh is None or not values:
-            return dict(values)
-        return dict(zip(values, self._reduced(torch.stack([*values.values()]), "MAX"), strict=True))
+        return self._together(values, "MAX")
 
     def everywhere(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return masks that are true where those of all processes are."""
-        if self.mesh is None or not masks:
-            return dict(masks)
-        joined = self._reduced(torch.cat([mask.flatten() for mask in masks.values()]), "MIN")
-        parts = torch.split(joined, [mask.numel() for mask in masks.values()])
-        return {name: part.bool().view_as(masks[name]) for name, part in zip(masks, parts, strict=True)}
+        return {name: mask.bool() for name, mask in self._together(masks, "MIN").items()}
 
     def _copies(self, tensor: Tensor) -> float:
         """Return the number of processes that hold each element of a tensor."""
-        placements = getattr(tensor, "placements", ())
-        parts = 1
-        for axis, placement in enumerate(placements):
-            parts *= 1 if placement.is_replicate() else tensor.device_mesh.size(axis)  # type: ignore[attr-defined]
-        return float(self.mesh.size()) / parts
+        mesh: Any = getattr(tensor, "device_mesh", None)
+        placed = enumerate(getattr(tensor, "placements", ()))
+        parts = [int(mesh.size(axis)) for axis, place in placed if not place.is_replicate()]
+        return float(self.mesh.size()) / prod(parts)
 
-    def _reduced(self, numbers: Tensor, operation: str) -> Tensor:
-        """Reduce numbers over all processes of the mesh."""
-        numbers = numbers.double().contiguous()
+    def _together(self, values: Mapping[str, Tensor], operation: str) -> dict[str, Tensor]:
+        """Reduce tensors over all processes of the mesh."""
+        if self.mesh is None or not values:
+            return dict(values)
+        numbers = torch.cat([value.double().flatten() for value in values.values()])
         for axis in range(self.mesh.ndim):
             dist.all_reduce(numbers, getattr(dist.ReduceOp, operation), self.mesh.get_group(axis))
-        return numbers
+        parts = torch.split(numbers, [value.numel() for value in values.values()])
+        return {name: part.view_as(values[name]) for name, part in zip(values, parts, strict=True)}
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -10,13 +10,11 @@ import pandas as pd
 from torch import Tensor
 
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.held import named_groups
+from normless.doctor.facts.tracer import tensors
 
 # Numbers of a layer's output, with the activations and attentions.
-_OF_LAYERS = (
-    "second_moment", "gradient", "deviation", "spread", "correlation", "off", "saturated", "peaked", "rate",
-)  # fmt: skip
+_OF_LAYERS = ("gradient", "correlation", "off", "saturated", "peaked", "rate")
 
 
 def tables_of(exam: Examination) -> dict[str, pd.DataFrame]:
@@ -39,7 +37,8 @@ def tables_of(exam: Examination) -> dict[str, pd.DataFrame]:
         for call in passed.flow.calls
     ]
     layers = [
-        {"place": event.place, "operation": event.name, "kind": event.kind, "input": event.shape}
+        {"place": event.place, "operation": event.call.name, "kind": event.call.layer, "shape": event.call.shape}
+        | {"second_moment": event.made.second, "deviation": event.made.deviation, "spread": event.made.spread}
         | {name: getattr(event, name) for name in _OF_LAYERS}
         for event in passed.events
     ]

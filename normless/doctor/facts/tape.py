@@ -3,44 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from math import nan, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.doctor.facts.flow import Call, Seen, Tracer, with_rows
-from normless.doctor.facts.flow import tensors as tensors
+from normless.doctor.facts.flow import LOSSES, Call
 from normless.doctor.facts.ranges import range_of
+from normless.doctor.facts.tracer import Seen, Tracer, tensors, with_rows
 from normless.nn.channels import in_pieces
 from normless.probes import Watcher
 
-_KINDS = {
-    "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding "
-    "embedding_bag lstm gru rnn_tanh rnn_relu multi_head_attention_forward addmm",
-    "norm": "layer_norm group_norm instance_norm batch_norm rms_norm",
-    "activation": "relu relu_ leaky_relu leaky_relu_ elu selu gelu silu mish softplus tanh tanh_ sigmoid sigmoid_ "
-    "hardtanh relu6 hardsigmoid hardswish prelu rrelu celu logsigmoid softsign clamp clamp_min",
-    "softmax": "softmax log_softmax",
-    "attention": "scaled_dot_product_attention",
-    "dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout",
-}
-KINDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-_OF_SIGNAL = ("norm", "activation", "softmax")
-# Losses of torch whose arguments have a meaning that their values show.
-LOSSES = {
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "nll_loss", "kl_div", "ctc_loss",
-    "soft_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss", "margin_ranking_loss", "poisson_nll_loss",
-    "multilabel_margin_loss", "multilabel_soft_margin_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-}  # fmt: skip
-_MULTIPLIES = {"mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply"}
 # Larger attentions are measured on one example.
 _MOST_WEIGHTS = 2**25
 # A row of attention weights counts as certain if its largest weight is above this.
@@ -52,43 +33,44 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Moments(NamedTuple):
+    """E[x²] of a tensor, the share of its variance that is between examples (axis 0), and the root of this part.
+
+    The last two are NaN if axis 0 does not hold the examples.
+    """
+
+    second: float = nan
+    spread: float = nan
+    deviation: float = nan
+
+
+NONE = Moments()
+
+
 @dataclass
 class Event:
-    """A function that a network called.
+    """A call of a layer, an activation, an attention or a dropout.
 
     Attributes:
-        kind: `weight`, `norm`, `activation`, `softmax`, `attention` or `dropout`.
-        name: the name of the function.
-        path: qualified name of the module that called it, empty for the network itself.
+        call: the call.
         parameters: the parameters that it read.
-        recording: whether gradients were recorded.
         detached: whether its input does not need a gradient although it is not data.
-        shape: the shape of its input.
-        second_moment: E[y²] of its output.
-        spread_in, spread: the share of the variance of its input and output that is between examples (axis 0); NaN if
-            axis 0 does not hold the examples.
-        deviation: the standard deviation of its output over examples; NaN likewise.
+        output: the output tensor.
+        read, made: the moments of its input, if it is no parameter, and of its output.
         correlation: the mean cosine of two examples in the input of a weight layer.
         off, saturated: the shares of units that are never positive, and of values where the activation is flat.
         peaked: the share of an attention's rows with more than 99 % of the weight on one of several positions.
-        normalized: the number of values from which each statistic of a norm is computed.
+        normalized: the number of values from which each statistic of a norm is computed; None for stored statistics.
         rate: the rate of dropout.
-        output: the output tensor.
         gradient: the root mean square of the loss's gradient with respect to the output; None if it has none.
     """
 
-    kind: str
-    name: str
-    path: str
+    call: Call
     parameters: tuple[Tensor, ...]
-    recording: bool
     detached: bool
-    shape: tuple[int, ...]
     output: Tensor = field(repr=False)
-    second_moment: float = nan
-    spread_in: float = nan
-    spread: float = nan
-    deviation: float = nan
+    read: Moments = NONE
+    made: Moments = NONE
     correlation: float = nan
     off: float = nan
     saturated: float = nan
@@ -100,7 +82,12 @@ class Event:
     @property
     def place(self) -> str:
         """The place of the call, for messages."""
-        return self.path or "forward"
+        return self.call.place
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        """The parameters of two axes or more."""
+        return [parameter for parameter in self.parameters if parameter.dim() > 1]
 
 
 @dataclass(frozen=True)
@@ -112,7 +99,7 @@ class LossCall:
 
 
 class Tape(Tracer):
-    """Records the events of a pass, the calls of losses with their arguments, and counts its concatenations."""
+    """Records the events of a pass, and the calls of losses with their arguments."""
 
     def __init__(self, examples: int) -> None:
         super().__init__()
@@ -120,67 +107,57 @@ class Tape(Tracer):
         self._measured = WeakIdKeyDictionary()
         self.losses: list[LossCall] = []
         self.events: list[Event] = []
-        self.joins = 0
         # Of the last sum or mean that the loss takes, what float32 may make of summands that cancel.
         self.rounding = 0.0
 
-    def leave_out(self, *watchers: Watcher) -> None:
-        """Leave out the calls of watchers, which are not those of the network."""
-        # The graph holds the hooks of watchers, and the tape holds the graph.
-        known = weakref.ref(self)
+    @staticmethod
+    def leave_out(watcher: Watcher) -> Watcher:
+        """Leave out the calls of a watcher, which are not those of the network."""
 
         def left_out(method: Callable[..., None], *args: Any) -> None:
-            tape = known()
-            with nullcontext() if tape is None else tape.paused():
+            with torch._C.DisableTorchFunction():
                 method(*args)
 
-        for watcher in watchers:
-            for name in dir(Watcher):
-                if name.startswith("on_"):
-                    setattr(watcher, name, partial(left_out, getattr(watcher, name)))
+        for name in filter(lambda name: name.startswith("on_"), dir(Watcher)):
+            setattr(watcher, name, partial(left_out, getattr(watcher, name)))
+        return watcher
 
     def on_call(self, seen: Seen) -> None:
-        """Record a layer, an activation or an attention."""
+        """Record a layer, an activation or an attention; of the loss, its calls of torch's losses."""
         call = seen.call
-        if not seen.in_loss:
-            # Tensors of unusual types lack functions; their ranges are unknown.
-            with suppress(Exception):
-                call.range = range_of(seen)
         if call.name in LOSSES:
             bound = signature(getattr(F, call.name)).bind(*seen.args, **seen.kwargs)
             bound.apply_defaults()
             self.losses.append(LossCall(call, bound.arguments))
-        elif seen.in_loss and call.name in _MULTIPLIES and (mask := _mask(seen.args)) is not None:
+        if not seen.in_loss:
+            # Tensors of unusual types lack functions; their ranges are unknown.
+            with suppress(Exception):
+                call.range = range_of(seen)
+            if call.layer:
+                self._record(seen)
+        elif call.plain == "mul" and (mask := _mask(seen.args)) is not None:
             self.losses.append(LossCall(call, {"mask": mask}))
-        if seen.in_loss and call.name in ("mean", "sum") and seen.made[0].numel() == 1 and seen.read:
+        elif call.name in ("mean", "sum") and seen.made[0].numel() == 1 and seen.read:
             x = seen.read[0].detach().double().abs()
             self.rounding = torch.finfo(torch.float32).eps * float(x.mean() if call.name == "mean" else x.sum())
-        self.joins += call.name in ("cat", "concat", "concatenate") and not seen.in_loss
-        if call.name in KINDS and not seen.in_loss:
-            self._record(seen)
 
     def _record(self, seen: Seen) -> None:
         call, read = seen.call, seen.read
         y = next((tensor for tensor in seen.made if tensor.is_floating_point()), None)
-        kind = KINDS[call.name]
         # Values computed from weights alone, such as standardized weights, are not part of the signal.
-        if y is None or not y.numel() or not read or (kind in _OF_SIGNAL and not call.is_signal):
+        is_signal = call.is_signal or call.layer not in ("norm", "activation", "softmax")
+        if y is None or not y.numel() or not read or not is_signal:
             return
-        parameters = tuple(
-            owner
-            for tensor in read
-            if isinstance(owner := tensor._base if tensor._is_view() else tensor, nn.Parameter)
-        )
-        x, before = read[0], call.reads[0][0]
+        x, source = read[0], call.reads[0][0]
+        owners = (tensor._base if tensor._is_view() else tensor for tensor in read)
+        parameters = tuple(owner for owner in owners if isinstance(owner, nn.Parameter))
         is_values = x.is_floating_point() and not isinstance(x, nn.Parameter)
-        has_lost = before is None or before.is_trained or before.is_copied
-        detached = is_values and has_lost and not x.requires_grad
-        event = Event(kind, call.name, call.path, parameters, seen.before, detached, tuple(x.shape), y)
-        measured = self._moments_of(y)
-        event.second_moment, event.spread, event.deviation = measured.second, measured.spread, measured.deviation
+        detached = is_values and (source.is_trained or source.is_copied) and not x.requires_grad
+        event = Event(call, parameters, detached, y)
+        event.made = self._moments_of(y)
         if is_values:
-            event.spread_in = self._moments_of(x).spread
-            if event.kind == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
+            event.read = self._moments_of(x)
+            if event.call.layer == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
                 event.correlation = _mean_cosine(x.detach().flatten(1).double())
         _describe(event, seen)
         self.events.append(event)
@@ -194,28 +171,15 @@ class Tape(Tracer):
         # Calls in place change the values and this number; tensors of inference mode have none and do not change.
         version = 0 if x.is_inference() else x._version
         if known is None or known[0] != version:
-            known = version, moments(x.detach(), self.examples)
-            self._measured[x] = known
+            known = self._measured[x] = version, moments(x.detach(), self.examples)
         return known[1]
-
-
-@dataclass(frozen=True)
-class Moments:
-    """E[x²] of a tensor, the share of its variance that is between examples, and the root of this part of it.
-
-    The last two are NaN if axis 0 does not hold the examples.
-    """
-
-    second: float
-    spread: float = nan
-    deviation: float = nan
 
 
 def moments(x: Tensor, examples: int) -> Moments:
     """Return the moments of values (examples, …), computed in float64 in one pass over pieces of them."""
     has_examples = x.dim() > 1 and len(x) == examples > 1
     first = x[:1].reshape(1, -1).double() if has_examples else torch.zeros((), dtype=torch.float64, device=x.device)
-    squares, sums, apart = (torch.zeros_like(first).sum(), torch.zeros_like(first), torch.zeros_like(first).sum())
+    squares, sums, apart = torch.zeros_like(first).sum(), torch.zeros_like(first), torch.zeros_like(first).sum()
     for piece in in_pieces(x) if x.dim() else (x,):
         values = piece.reshape(len(piece) if has_examples else 1, -1).to(torch.float64, copy=True).contiguous()
         squares += torch.dot(values.view(-1), values.view(-1))
@@ -224,31 +188,25 @@ def moments(x: Tensor, examples: int) -> Moments:
             values -= first
             sums += values.sum(0, keepdim=True)
             apart += torch.dot(values.view(-1), values.view(-1))
-    second = float(squares) / max(x.numel(), 1)
+    size = max(x.numel(), 1)
     if not has_examples:
-        return Moments(second)
-    between = max((float(apart) - float(sums.square().sum()) / examples) / max(x.numel(), 1), 0.0)
+        return Moments(float(squares) / size)
+    between = max((float(apart) - float(sums.square().sum()) / examples) / size, 0.0)
     # The variance is the mean of the variances over examples plus the variance of the means.
     whole = between + float((first + sums / examples).var(correction=0))
-    return Moments(second, between / whole if whole > 0 else 0.0, between**0.5)
-
-
-def _mean_square(values: Tensor) -> float:
-    flat = values.reshape(-1)
-    return float(torch.dot(flat, flat)) / max(len(flat), 1)
+    return Moments(float(squares) / size, between / whole if whole > 0 else 0.0, between**0.5)
 
 
 def _mean_cosine(x: Tensor) -> float:
     """Return the mean cosine of two rows."""
-    inverse = x.norm(dim=1).clamp_min(1e-12).reciprocal()
-    total = float((inverse @ x).square().sum())
+    total = float(F.normalize(x).sum(0).square().sum())
     return (total / len(x) - 1) / (len(x) - 1)
 
 
 def _mask(factors: tuple[Any, ...]) -> Tensor | None:
     """Return the factor that holds only zeros and ones, some of each."""
-    for factor in factors:
-        if isinstance(factor, Tensor) and factor.dim() and not factor.requires_grad and not factor.is_complex():
+    for factor in tensors(factors):
+        if factor.dim() and not factor.requires_grad and not factor.is_complex():
             is_one = factor == 1
             if bool(((factor == 0) | is_one).all()) and 0 < int(is_one.sum()) < factor.numel():
                 return factor
@@ -257,26 +215,26 @@ def _mask(factors: tuple[Any, ...]) -> Tensor | None:
 
 def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
     if (event := of()) is not None:
-        event.gradient = sqrt(_mean_square(gradient.detach().double()))
+        event.gradient = float(gradient.detach().double().norm()) / sqrt(max(gradient.numel(), 1))
 
 
 def _describe(event: Event, seen: Seen) -> None:
     """Fill in the attributes that only some kinds have."""
     y = event.output.detach()
-    if event.kind == "activation" and y.dim() > 1:
+    if event.call.layer == "activation" and y.dim() > 1:
         units = y.movedim(1, -1) if y.dim() == 4 else y
         event.off = float((units.flatten(0, -2) <= 0).all(0).double().mean())
-        flat = _FLAT.get(event.name.rstrip("_"))
+        flat = _FLAT.get(event.call.plain)
         event.saturated = float(flat(y).double().mean()) if flat else nan
-    elif event.name == "lstm":
+    elif event.call.name == "lstm":
         event.saturated = _saturated_gates(seen.args, y)
-    elif event.name == "softmax" and y.dim() > 2:
+    elif event.call.name == "softmax" and y.dim() > 2:
         event.peaked = _peaked(y)
-    elif event.kind == "attention" or event.name == "multi_head_attention_forward":
+    elif event.call.layer == "attention" or event.call.name == "multi_head_attention_forward":
         event.peaked = _peaked(attention_weights(seen))
-    elif event.kind == "norm":
+    elif event.call.layer == "norm":
         event.normalized = _normalized(event, seen)
-    elif event.kind == "dropout":
+    elif event.call.layer == "dropout":
         event.rate = active_rate(seen)
 
 
@@ -284,7 +242,7 @@ def active_rate(seen: Seen) -> float:
     """Return the rate of a call of dropout or of torch's attention; 0 if it is not active or another call."""
     if seen.call.name == "scaled_dot_product_attention":
         return float(seen.given("dropout_p", 4, 0.0))
-    is_active = KINDS.get(seen.call.name) == "dropout" and seen.kwargs.get("train", seen.given("training", 2, True))
+    is_active = seen.call.layer == "dropout" and seen.kwargs.get("train", seen.given("training", 2, True))
     return float(seen.given("p", 1, 0.5)) if is_active else 0.0
 
 
@@ -312,37 +270,22 @@ def attention_weights(seen: Seen) -> Tensor:
 
 
 def _saturated_gates(args: tuple[Any, ...], y: Tensor) -> float:
-    """Return the share of saturated gates of an LSTM's first layer, from its outputs; NaN for packed sequences."""
+    """Return the share of saturated gates of an LSTM's first layer for zero states; NaN for packed sequences."""
     if not isinstance(args[1], (tuple, list)) or y.dim() != 3:
         return nan
     x, (hidden, _), weights, has_biases = args[:4]
-    width = hidden.shape[-1]
-    time = 1 if args[8] else 0
-    before = torch.cat([torch.zeros_like(y.narrow(time, 0, 1)), y.narrow(time, 0, y.shape[time] - 1)], time)
-    if weights[1].shape[1] != before.shape[-1] or len(weights) > 4:
-        # The outputs are those of a later layer or of two directions.
-        before = torch.zeros(*y.shape[:2], weights[1].shape[1], dtype=y.dtype, device=y.device)
-    gates = F.linear(x, weights[0], weights[2] if has_biases else None)
-    gates = gates + F.linear(before, weights[1], weights[3] if has_biases else None)
-    gates = torch.cat([gates[..., : 2 * width], gates[..., 3 * width :]], -1).sigmoid()
-    return float(_FLAT["sigmoid"](gates).double().mean())
+    gates = F.linear(x, weights[0], weights[2] + weights[3] if has_biases else None)
+    own, cell = gates[..., : 2 * hidden.shape[-1]], gates[..., 3 * hidden.shape[-1] :]
+    return float(_FLAT["sigmoid"](torch.cat([own, cell], -1).sigmoid()).double().mean())
 
 
 def _normalized(event: Event, seen: Seen) -> int | None:
     """Return the number of values from which each statistic of a norm is computed; None for stored statistics."""
-    examples, channels, *positions = (*event.shape, 1)
-    if event.name in ("layer_norm", "rms_norm"):
+    examples, channels, *positions = (*event.call.reads[0][1], 1)
+    if event.call.name in ("layer_norm", "rms_norm"):
         return int(prod(seen.given("normalized_shape", 1, ())))
-    if event.name == "group_norm":
+    if event.call.name == "group_norm":
         return int(channels) // int(seen.given("num_groups", 1, 1)) * prod(positions)
-    if event.name == "instance_norm":
+    if event.call.name == "instance_norm":
         return prod(positions)
     return examples * prod(positions) if seen.given("training", 5, False) else None
-
-
-@contextmanager
-def recorded(model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[Tape]:
-    """Record the passes of the body through a network on these inputs, and the dataflow of the loss."""
-    tape = Tape(next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), 0))
-    with tape.follow(model, inputs, targets):
-        yield tape

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from normless._internal.copying import copied
-from normless.doctor.facts.examination import Examination, Passed, pass_through
+from normless.doctor.facts.examination import Examination
+from normless.doctor.facts.passed import Passed, pass_through
 from normless.doctor.findings import NotAsked, Steps, check, finding
 from normless.probes import predicted_moments
 
@@ -17,10 +18,10 @@ from normless.probes import predicted_moments
 PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
 # The signal of normalized networks grows with the number n of blocks; growth up to 16 n is not a finding.
 SIGNAL_MARGIN = 16.0
+# A signal that fades by less is no finding.
+FADES = 2.0**10
 # With norms on the branches the gradient's norm changes with the root of the number of blocks.
 GRADIENT_MARGIN = 32.0
-# The growth of a second moment at which float32 drops the first summand of a sum.
-BEYOND = torch.finfo(torch.float32).eps ** -2
 # A trained multiplier this much smaller than the median leaves its branch unused.
 UNUSED = 1e-3
 _UNSEEN = "no residual sum could be measured"
@@ -37,11 +38,10 @@ def check_growth(exam: Examination) -> Steps:
     if not np.isfinite(moments).all():
         first = int(np.isfinite(moments).argmin())
         block, before = max(first, 1), float(moments[first - 1]) if first else nan
-        if not before > SIGNAL_MARGIN * block * moments[0]:
-            # The signal does not grow; the check of finite values finds the cause.
-            return "not finite"
-        evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
-        yield finding("overflow", [names[block - 1]], evidence)
+        # Where the signal does not grow, the check of finite values finds the cause.
+        if before > SIGNAL_MARGIN * block * moments[0]:
+            evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
+            yield finding("overflow", [names[block - 1]], evidence)
         return "not finite"
     if not moments.all():
         return f"zero after {names[max(int(moments.astype(bool).argmin()) - 1, 0)]}"
@@ -57,26 +57,17 @@ def check_growth(exam: Examination) -> Steps:
         # The first branch alone may be larger or smaller than its input, for example after an embedding.
         later = factor if len(moments) <= 3 else _largest_rise(logarithms[1:])[2]
         # Growth in depth needs two blocks.
-        if blocks < 2 or min(factor, later) <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
+        if blocks < 2 or min(factor, later) <= SIGNAL_MARGIN * blocks or (factor <= FADES and not grows):
             continue
-        evidence = {
-            "factor": factor,
-            "factor_per_block": float(factor ** (1 / blocks)),
-            "blocks": blocks,
-            "second_moment_before": float(moments[first - 1]),
-            "second_moment_after": float(moments[last]),
-        }
-        if grows and factor > BEYOND and exam.knows("not_finite"):
-            # This growth causes later values that are not finite.
-            kind = "growth_beyond"
+        evidence = {"factor": factor, "factor_per_block": float(factor ** (1 / blocks)), "blocks": blocks}
+        evidence |= {"second_moment_before": float(moments[first - 1]), "second_moment_after": float(moments[last])}
         if grows:
             assert exam.map is not None
-            evidence["doubling_would_give"] = 2.0**blocks
             by_block = zip(exam.blocks, predicted_moments(exam.model, exam.map, exam.inputs), strict=True)
-            predicted = next(moments.total_variance for block, moments in by_block if block.name == where[1])
-            evidence |= {"predicted_after": float(predicted)} if np.isfinite(predicted) else {}
-        grade = log2(factor) / 28
-        yield finding(kind, where, evidence, grade=grade, norms=exam.norms_placed)
+            predicted = next(float(known.total_variance) for block, known in by_block if block.name == where[1])
+            evidence |= {"doubling_would_give": 2.0**blocks}
+            evidence |= {"predicted_after": predicted} if np.isfinite(predicted) else {}
+        yield finding(kind, where, evidence, grade=log2(factor) / 28, norms=exam.norms_placed)
         break
     return summary
 
@@ -101,13 +92,13 @@ def check_backward(exam: Examination) -> Steps:
         return "not finite"
     if not norms.all():
         raise NotAsked("it is zero: the classifier, or another layer after the blocks, does not pass it on yet")
-    (first, last), explodes = sorted((int(norms.argmax()), int(norms.argmin()))), norms.argmax() < norms.argmin()
+    first, last = sorted((int(norms.argmax()), int(norms.argmin())))
     ratio, blocks = float(norms.max() / norms.min()), last - first + 1
     if ratio > GRADIENT_MARGIN * blocks:
         where = (str(table["name"].iloc[first]), str(table["name"].iloc[last]))
         evidence = {"ratio": ratio, "blocks": blocks, "ratio_per_block": ratio ** (1 / blocks)}
         evidence |= {"norm_after_first": float(norms[0]), "norm_after_last": float(norms[-1])}
-        kind = "exploding_gradient" if explodes else "vanishing_gradient"
+        kind = "exploding_gradient" if norms.argmax() < norms.argmin() else "vanishing_gradient"
         yield finding(kind, where, evidence, grade=log10(ratio) / 11, norms=exam.norms_placed)
     return f"‖∂L/∂x‖ from {norms[0]:.3g} after the first block to {norms[-1]:.3g} after the last"
 
@@ -132,8 +123,8 @@ def check_classes(exam: Examination) -> Steps:
             "loss": loss,
             "loss_of_guessing": guessing,
         }
-        grade = (loss / guessing - 1) / 3
-        yield finding("dominant_class", [*filter(None, [exam.classifier])], evidence, grade=grade)
+        where = [*filter(None, [exam.classifier])]
+        yield finding("dominant_class", where, evidence, grade=(loss / guessing - 1) / 3)
     return (
         f"the loss is {loss:.3g}, guessing among {len(table)} gives {guessing:.3g}; class {int(favoured['class'])} "
         f"is predicted for {predicted:.0%} of the examples"
@@ -151,26 +142,22 @@ def check_branches(exam: Examination) -> Steps:
     passed = _passed_on(exam) if silent else exam.passed
     # A block without a gradient at its output waits for later blocks to open.
     norms = passed.tables["backward"].set_index("name")["gradient_norm"]
-    dead = [
-        block
-        for block in silent
-        if norms.get(block) != 0 and not any(passed.gradients.get(name) for name in names[block])
-    ]
-    multipliers = {}
-    for block, own in names.items():
-        if name := next((name for name in own if name.endswith("multiplier")), None):
-            multipliers[block] = float(exam.model.get_parameter(name).detach().abs().max())
+    waiting = [block for block in silent if norms.get(block) == 0]
+    closed = [block for block in silent if not any(passed.gradients.get(name) for name in names[block])]
+    dead = [block for block in closed if block not in waiting]
+    named = {block: next((n for n in own if n.endswith("multiplier")), "") for block, own in names.items()}
+    sizes = {block: exam.model.get_parameter(name).detach().abs().max() for block, name in named.items() if name}
+    multipliers = {block: float(size) for block, size in sizes.items()}
     if dead:
         evidence = {"dead": len(dead), "blocks": exam.depth, "parameters_without_gradient": len(names[dead[0]])}
         kind = "stuck_multiplier" if multipliers.get(dead[0]) == 0 else "dead_branch"
         yield finding(kind, dead, evidence, grade=len(dead) / exam.depth)
     trained = {block: value for block, value in multipliers.items() if block not in dead}
     median = sorted(trained.values())[len(trained) // 2] if trained else 0.0
-    closed = tuple(block for block, value in trained.items() if value < UNUSED * median)
-    if closed:
-        sizes = {"closed": len(closed), "multiplier": trained[closed[0]], "median_multiplier": median}
-        share = len(closed) / len(trained)
-        yield finding("branch_never_grew", closed, sizes, grade=share, multipliers=len(trained))
+    if unused := [block for block, value in trained.items() if value < UNUSED * median]:
+        found = {"closed": len(unused), "multiplier": trained[unused[0]], "median_multiplier": median}
+        grade = len(unused) / len(trained)
+        yield finding("branch_never_grew", unused, found, grade=grade, multipliers=len(trained))
     return f"{len(names)} blocks, {len(silent)} with a branch that is zero so far"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import isfinite
@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.func import functional_call
 
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, Seen, Tracer
-from normless.doctor.facts.tape import KINDS
+from normless.doctor.facts.tracer import REFUSED, Seen, Tracer
 from normless.doctor.findings import Evidence, NotAsked, Steps, check, finding
 from normless.probes import compute_output, loss_of, own_loss, preserve_state
 
-# Distances along the gradient of the outputs, in units of the outputs' size. A loss without a bound grows at least in
+# Distances along the gradient, in units of the size of what is moved. A loss without a bound grows at least in
 # proportion to the last two of them; this share of the growth is required.
 DISTANCES = (1e2, 1e3, 1e4)
 SHARE = 0.5
@@ -25,6 +24,7 @@ SHARE = 0.5
 MARGIN = 0.1
 # Functions that measure agreement, and the sign of the gradient of a loss that is to be minimized against it.
 AGREEMENT = {"cosine_similarity": 1, "mse_loss": -1, "l1_loss": -1, "smooth_l1_loss": -1, "huber_loss": -1}
+Bounds = tuple[bool, bool] | None
 
 
 @check("direction of the steps")
@@ -42,9 +42,8 @@ def check_direction(exam: Examination) -> Steps:
     (is_maximized,) = maximized
     bounds = _bounds_along_weights(exam) if exam.loss is own_loss else _bounds_along_outputs(exam)
     rises, falls = bounds or (False, False)
-    kind = "ascent" if is_maximized else "wrong_sign"
     if (rises and not falls) if is_maximized else (falls and not rises):
-        yield finding(kind, (), {"loss": exam.passed.loss})
+        yield finding("ascent" if is_maximized else "wrong_sign", (), {"loss": exam.passed.loss})
     elif not (rises or falls) and exam.loss is not own_loss:
         against = _against_targets(exam, is_maximized) or _against_agreement(exam, is_maximized)
         if against is not None:
@@ -56,70 +55,53 @@ def check_direction(exam: Examination) -> Steps:
     return f"the loss is {words} along its gradient, and it is {'maximized' if is_maximized else 'minimized'}"
 
 
-def _bounds_along_outputs(exam: Examination) -> tuple[bool, bool] | None:
+def _bounds_along_outputs(exam: Examination) -> Bounds:
     """Return the bounds of a loss along the gradient of the outputs; None if it does not read batch and outputs."""
-    calls = [call for call in exam.passed.flow.calls if call.path == LOSS]
-    if any(KINDS.get(call.name) == "weight" for call in calls):
+    if any(call.layer == "weight" for call in exam.in_loss):
         raise NotAsked("the loss contains layers")
-    reads = [source for call in calls for source, _ in call.reads]
-    if not any(source is None or source.kind in ("targets", "inputs") for source in reads):
+    origins = {source.kind for call in exam.in_loss for source in call.sources()}
+    if origins.isdisjoint(("unknown", "targets", "inputs")):
         raise NotAsked("the loss does not read the batch")
-    return _bounds(exam)
-
-
-def _bounds_along_weights(exam: Examination) -> tuple[bool, bool] | None:
-    """Return the bounds of a loss that the network computes, along the gradient of the weights of its last layer."""
-    layers = [event for event in exam.passed.events if event.kind == "weight" and event.parameters]
-    calls = exam.passed.flow.calls
-    made = exam.passed.flow.of(layers[-1].output) if layers else None
-    if made not in calls:
+    if not exam.logits.is_floating_point() or not bool(exam.logits.isfinite().all()):
         return None
-    later = calls[calls.index(made) + 1 :]
+    return _bounds([exam.logits], lambda moved: exam.loss_at(moved[0]))
+
+
+def _bounds_along_weights(exam: Examination) -> Bounds:
+    """Return the bounds of a loss that the network computes, along the gradient of the weights of its last layer."""
+    layers, calls = [event for event in exam.events("weight") if event.parameters], exam.flow.calls
+    if not layers:
+        return None
+    later = calls[calls.index(layers[-1].call) + 1 :]
     # Labels are among the inputs; a loss that does not read them may be that of a critic.
     if not any(source.origin().kind == "inputs" for call in later for source in call.sources()):
         return None
-    names = {id(parameter): name for name, parameter in exam.model.named_parameters() if parameter.requires_grad}
-    own = {names[id(one)]: one.detach() for one in layers[-1].parameters if id(one) in names}
+    known = {name: one for name, one in exam.model.named_parameters() if one.requires_grad}
+    own = {name: one.detach() for name, one in known.items() if any(one is read for read in layers[-1].parameters)}
 
-    def loss_at(moved: Mapping[str, Tensor]) -> Tensor:
-        model = partial(functional_call, exam.model, {**moved})
+    def loss_at(moved: Sequence[Tensor]) -> Tensor:
+        model = partial(functional_call, exam.model, dict(zip(own, moved, strict=True)))
         output = compute_output(lambda *args, **named: model(args, named), exam.inputs)
         return loss_of(exam.loss, output, exam.inputs, exam.targets)
 
-    with suppress(RuntimeError, ValueError, TypeError, IndexError), preserve_state(exam.model, training=True):
-        leaves = {name: one.clone().requires_grad_() for name, one in own.items()}
+    with preserve_state(exam.model, training=True):
+        return _bounds([*own.values()], loss_at)
+
+
+def _bounds(values: Sequence[Tensor], loss_at: Callable[[Sequence[Tensor]], Tensor]) -> Bounds:
+    """Return whether a loss rises and falls without a bound along its gradient; None if unknown."""
+    with suppress(*REFUSED):
+        leaves = [value.clone().requires_grad_() for value in values]
         with torch.enable_grad():
-            gradients = torch.autograd.grad(loss_at(leaves), [*leaves.values()])
+            gradients = torch.autograd.grad(loss_at(leaves), leaves)
         largest = max(float(gradient.abs().max()) for gradient in gradients)
         if not isfinite(largest) or largest == 0.0:
             return None
-        size = max(1.0, *(float(one.abs().max()) for one in own.values()))
-        steps = {name: size * gradient / largest for name, gradient in zip(leaves, gradients, strict=True)}
+        scale = max(1.0, *(float(value.abs().max()) for value in values)) / largest
 
         def at(distance: float) -> Tensor:
-            return loss_at({name: one + distance * steps[name] for name, one in own.items()})
-
-        return _is_unbounded(at, 1), _is_unbounded(at, -1)
-    return None
-
-
-def _bounds(exam: Examination) -> tuple[bool, bool] | None:
-    """Return whether the loss rises and falls without a bound along the gradient of the outputs; None if unknown."""
-    outputs = exam.passed.logits.detach()
-    if not outputs.is_floating_point() or not bool(outputs.isfinite().all()):
-        return None
-    with suppress(RuntimeError, ValueError, TypeError, IndexError):
-        leaf = outputs.clone().requires_grad_()
-        with torch.enable_grad():
-            value = exam.loss_at(leaf)
-        (gradient,) = torch.autograd.grad(value, leaf)
-        largest = float(gradient.abs().max())
-        if not isfinite(largest) or largest == 0.0:
-            return None
-        step = gradient / largest * max(float(outputs.abs().max()), 1.0)
-
-        def at(distance: float) -> Tensor:
-            return exam.loss_at(outputs + distance * step)
+            pairs = zip(values, gradients, strict=True)
+            return loss_at([value + distance * scale * gradient for value, gradient in pairs])
 
         return _is_unbounded(at, 1), _is_unbounded(at, -1)
     return None
@@ -138,41 +120,33 @@ def _is_unbounded(loss_at: Callable[[float], Tensor], sign: int) -> bool:
 
 def _against_targets(exam: Examination, is_maximized: bool) -> tuple[str, Evidence] | None:
     """Return words and losses if outputs that equal the targets are worse than those that equal other targets."""
-    found: Evidence | None = None
+    found: Evidence = {}
     for encoded in _as_outputs(exam.passed.logits, exam.targets):
-        with suppress(RuntimeError, ValueError, TypeError, IndexError), torch.no_grad():
+        with suppress(*REFUSED), torch.no_grad():
             right, wrong = (float(exam.loss_at(outputs)) for outputs in (encoded, encoded.roll(1, 0)))
-            worse = (wrong - right) if is_maximized else (right - wrong)
-            if not worse > MARGIN * max(abs(right), abs(wrong)):
+            if not (wrong - right if is_maximized else right - wrong) > MARGIN * max(abs(right), abs(wrong)):
                 return None
             found = {"loss_of_right": right, "loss_of_wrong": wrong}
-    if found is None:
-        return None
     words = (
         "it is {loss_of_right:.3g} for outputs that equal the targets, and {loss_of_wrong:.3g} for those of others"
     )
-    return words.format_map(found), found
+    return (words.format_map(found), found) if found else None
 
 
 def _as_outputs(outputs: Tensor, targets: object) -> list[Tensor]:
     """Return outputs that equal the targets, as far as targets of this type and shape are understood."""
     if not isinstance(targets, Tensor) or outputs.dim() < 1 or len(outputs) < 2:
         return []
-    if not targets.is_floating_point():
-        fits = outputs.dim() == 2 and targets.dim() == 1 and len(targets) == len(outputs)
-        if (
-            not fits
-            or targets.dtype == torch.bool
-            or int(targets.min()) < 0
-            or int(targets.max()) >= outputs.shape[1]
-        ):
+    if targets.is_floating_point():
+        if targets.shape != outputs.shape or not bool((targets != targets.roll(1, 0)).any()):
             return []
-        classes = torch.nn.functional.one_hot(targets.long(), outputs.shape[1]).to(outputs.dtype)
-        return [classes, 10 * classes]
-    if targets.shape != outputs.shape or not bool((targets != targets.roll(1, 0)).any()):
+        is_binary = bool(((targets == 0) | (targets == 1)).all())
+        return [own.to(outputs.dtype) for own in (targets, 10 * targets - 5)[: 1 + is_binary]]
+    is_classes = outputs.dim() == 2 and targets.shape == outputs.shape[:1] and targets.dtype != torch.bool
+    if not is_classes or int(targets.min()) < 0 or int(targets.max()) >= outputs.shape[1]:
         return []
-    is_binary = bool(((targets == 0) | (targets == 1)).all())
-    return [targets.to(outputs.dtype), *([(10 * targets - 5).to(outputs.dtype)] if is_binary else [])]
+    classes = torch.nn.functional.one_hot(targets.long(), outputs.shape[1]).to(outputs.dtype)
+    return [classes, 10 * classes]
 
 
 def _against_agreement(exam: Examination, is_maximized: bool) -> tuple[str, Evidence] | None:
@@ -184,10 +158,9 @@ def _against_agreement(exam: Examination, is_maximized: bool) -> tuple[str, Evid
         if seen.in_loss and seen.call.name in AGREEMENT and seen.made[0].requires_grad:
             results.append((seen.call.name, seen.made[0]))
 
-    with preserve_state(exam.model, training=True), torch.enable_grad(), suppress(RuntimeError):
-        value = Tracer(note).run(exam.model, exam.inputs, exam.targets, exam.loss)
-        tensors = [result for _, result in results]
-        gradients = torch.autograd.grad(value, tensors, allow_unused=True) if results else ()
+    with suppress(RuntimeError), exam.repeated(Tracer(note)) as value:
+        made = [result for _, result in results]
+        gradients = torch.autograd.grad(value, made, allow_unused=True) if made else ()
         known = [(name, one) for (name, _), one in zip(results, gradients, strict=True) if one is not None]
         signs = [one.sign() * AGREEMENT[name] * (-1 if is_maximized else 1) for name, one in known]
         if signs and all(bool((sign > 0).all()) for sign in signs):

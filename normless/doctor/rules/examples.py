@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from math import isfinite, nan, prod
+from typing import Any
 
 import torch
 
 from normless._internal.state import preserve_random_state
-from normless.doctor.facts.changes import REFUSED, change_of, spread_at
+from normless.doctor.facts.changes import change_of, find_padding, spread_at
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, MOVES, PRODUCTS, Call, tensors, with_rows
-from normless.doctor.facts.influence import find_padding
+from normless.doctor.facts.flow import MOVES, PRODUCTS, Call
 from normless.doctor.facts.relations import find_shifted
-from normless.doctor.facts.tape import KINDS
+from normless.doctor.facts.tracer import REFUSED, with_rows
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.residual.classify import kind_of
 
@@ -28,25 +27,20 @@ FEW = (5, 7, 4, 6, 3, 11)
 RESHAPES = {"view", "reshape", "view_as", "reshape_as"}
 # The calls by which the nodes of a graph read each other.
 GATHERS = {
-    "index_select", "__getitem__", "gather", "take_along_dim", "index_add", "index_add_", "scatter_add",
-    "scatter_add_", "scatter_reduce", "scatter_reduce_", "scatter", "scatter_", "index_reduce",
-    "index_reduce_",
+    "index_select", "getitem", "gather", "take_along_dim", "index_add", "scatter_add", "scatter_reduce", "scatter",
+    "index_reduce",
 }  # fmt: skip
 
 
 @check("examples")
 def check_examples(exam: Examination) -> Steps:
     """Check whether an example has the same outputs in evaluation mode if all others, and its place, change."""
-    read = [tensor for tensor in tensors(exam.inputs) if tensor.dim() and tensor.layout == torch.strided]
-    if not read or len(read[0]) < 3:
-        raise NotAsked("there are fewer than three examples")
-    count = len(read[0])
-    before = exam.evaluated
-    if not before.dim() or len(before) != count:
-        raise NotAsked("the outputs have no axis of examples")
-    size = float(before.abs().max())
-    limit = CHANGED * size
-    kept, independent = count // 2, "no example depends on another in evaluation mode"
+    read = [tensor for tensor in exam.given if tensor.dim() and tensor.layout == torch.strided]
+    count, before = len(read[0]) if read else 0, exam.evaluated
+    if count < 3 or not before.dim() or len(before) != count:
+        raise NotAsked("there are fewer than three examples, or the outputs have no axis of examples")
+    limit, kept = CHANGED * exam.size, count // 2
+    independent = "no example depends on another in evaluation mode"
     few = [(kept + 1) % count, (kept + 2) % count, kept]
     if count > SMALL and exam.is_divisible(count) and _change(exam, few, kept) <= limit:
         return independent
@@ -56,17 +50,19 @@ def check_examples(exam: Examination) -> Steps:
     if not change > limit:
         return independent
     if not torch.allclose(exam.evaluate(exam.inputs), exam.evaluate(exam.inputs), rtol=1e-4, atol=limit):
-        yield finding("kept_state", (), {"outputs": size})
+        yield finding("kept_state", (), {"outputs": exam.size})
         return "outputs of two passes over the same batch differ, so that examples cannot be compared"
-    if moves and not _change_among_others(exam, count, kept, kept) > limit:
-        if sum(len(tensor) == count for tensor in read) == 1 and not _is_random(exam):
-            rows = list(range(count))
-            other = with_rows(exam.inputs, count, rows[::-1])
-            where, words = _place(spread_at(exam.model, exam.inputs, other, count, rows, rows[::-1]))
-            yield finding("place_in_batch", where, {"change": change}, at=words)
-        return independent
-    yield from _mixed(exam, count, {"change": change, "outputs": size})
-    return "they depend on each other, or axis 0 does not hold the examples"
+    if not moves or _change_among_others(exam, count, kept, kept) > limit:
+        yield from _mixed(exam, count, {"change": change, "outputs": exam.size})
+        return "they depend on each other, or axis 0 does not hold the examples"
+    with preserve_random_state(exam.model):
+        torch.manual_seed(1)
+        is_random = not torch.allclose(exam.evaluate(exam.inputs), exam.evaluated)
+    if sum(len(tensor) == count for tensor in read) == 1 and not is_random:
+        rows = list(range(count))
+        call = spread_at(exam, exam.inputs, with_rows(exam.inputs, count, rows[::-1]), count, rows, rows[::-1])
+        yield finding("place_in_batch", [call.place if call else "forward"], {"change": change}, **_at(call))
+    return independent
 
 
 def _replaced(count: int, kept: int, place: int) -> list[int]:
@@ -98,62 +94,50 @@ def _change_among_others(exam: Examination, count: int, kept: int, place: int) -
     return float(change_of(exam, with_rows(exam.inputs, count, [1, *range(1, count)]))[1:].max())
 
 
-def _is_random(exam: Examination) -> bool:
-    """Whether outputs in evaluation mode depend on random numbers."""
-    with preserve_random_state(exam.model):
-        torch.manual_seed(1)
-        return not torch.allclose(exam.evaluate(exam.inputs), exam.evaluated)
-
-
-def _place(call: Call | None) -> tuple[tuple[str, ...], str]:
-    """Return the place of a call, and its description for a title."""
-    if call is None:
-        return ("forward",), ""
-    return (call.place,), f", at {call.name}{f', {call.line}' if call.line else ''}"
+def _at(call: Call | None) -> dict[str, Any]:
+    """Return a call in words, for the titles of findings."""
+    return {"at": "" if call is None else f", at {call.name}{call.words['at']}"}
 
 
 def _mixed(exam: Examination, count: int, evidence: Evidence) -> Iterator[Finding]:
     """Report examples that depend on each other, with the first operation that mixes them."""
     if _has_positions_first(exam) or _is_graph(exam, call := _mixing(exam, count), count):
         return
-    module = dict(exam.model.named_modules()).get(call.path) if call is not None and call.path else None
-    is_norm = call is not None and KINDS.get(call.name) == "norm"
-    is_norm = is_norm or (module is not None and kind_of(module) == "norm")
-    where, words = _place(call)
-    found = finding("mixes_by_norms" if is_norm else "mixes_examples", where, evidence, at=words)
-    yield replace(found, advice=call is not None and _is_meant(call))
+    path = "" if call is None else call.path
+    is_norm = call is not None and (call.layer == "norm" or kind_of(exam.model.get_submodule(path)) == "norm")
+    kind = "mixes_by_norms" if is_norm else "mixes_examples"
+    where = [call.place if call else "forward"]
+    yield finding(kind, where, evidence, advice=_is_meant(call), **_at(call))
 
 
-def _is_meant(call: Call) -> bool:
+def _is_meant(call: Call | None) -> bool:
     """Whether a call reads a batch to which an axis before the examples was added, as one sequence of all of them."""
-    read = next(call.sources(), None)
-    while read is not None and read.name in MOVES:
-        before = read.reads[0][1]
+    read = None if call is None else next(call.sources(), None)
+    while read is not None and read.name in MOVES and read.reads:
+        source, before = read.reads[0]
         if read.name in ("unsqueeze", "__getitem__", "expand") and read.shape == (1, *before):
             return True
-        read = next(read.sources(), None)
+        read = source
     return False
 
 
 def _has_positions_first(exam: Examination) -> bool:
     """Whether axis 0 holds positions: targets are shifted along it, or sequences end in padding along it."""
-    given = tensors(exam.inputs)
-    if any(found.axis == 0 and found.shift for y in tensors(exam.targets) for found in find_shifted(y, given)):
+    if any(found.axis == 0 and found.shift for y in exam.labels for found in find_shifted(y, exam.given)):
         return True
-    tokens = [x for x in given if x.dim() == 2 and x.dtype == torch.int64]
+    tokens = [x for x in exam.given if x.dim() == 2 and x.dtype == torch.int64]
     return any(any(find_padding([x.t()])) and not any(find_padding([x])) for x in tokens)
 
 
 def _mixing(exam: Examination, count: int) -> Call | None:
     """Return the first operation through which examples influence each other, or None if unknown."""
-    others = {size for tensor in tensors(exam.inputs) for size in tensor.shape[1:]}
+    others = {size for tensor in exam.given for size in tensor.shape[1:]}
     for number in (*(few for few in FEW if few < count and few not in others), count):
         # The other inputs may not fit fewer examples.
         with suppress(*REFUSED):
             inputs = with_rows(exam.inputs, count, list(range(number)))
             changed = with_rows(inputs, number, _replaced(number, number // 2, number // 2))
-            call = spread_at(exam.model, inputs, changed, number, (number // 2,))
-            if call is not None:
+            if (call := spread_at(exam, inputs, changed, number, (number // 2,))) is not None:
                 return call
     return None
 
@@ -163,10 +147,10 @@ def _is_graph(exam: Examination, mixing: Call | None, count: int) -> bool:
 
     The matrix does not depend on parameters.
     """
-    calls = [call for call in exam.passed.flow.calls if call.path != LOSS]
-    places = [call.path for call in calls if call.name in GATHERS and call.is_indexed]
+    calls = [call for call in exam.flow.calls if not call.in_loss]
+    places = [call.path for call in calls if call.plain in GATHERS and call.is_indexed]
     for call in calls:
-        factors = (shape for read, shape in call.reads if read is not None and not read.is_trained)
+        factors = (shape for read, shape in call.reads if read.kind != "unknown" and not read.is_trained)
         if call.name in PRODUCTS and any(shape[-2:] == (count, count) for shape in factors):
             places.append(call.path)
     return bool(places) and (mixing is None or mixing.path in places)
@@ -175,16 +159,14 @@ def _is_graph(exam: Examination, mixing: Call | None, count: int) -> bool:
 @check("reshapes")
 def check_reshapes(exam: Examination) -> Steps:
     """Look for a reshape that moves an axis to another place, which a permutation of the axes should do."""
-    calls = [call for call in exam.passed.flow.calls if call.name in RESHAPES and call.is_signal and call.reads]
-    examples = next((len(y) for y in tensors(exam.targets) if y.dim()), 0)
+    calls = [call for call in exam.flow.calls if call.name in RESHAPES and call.is_signal and call.reads]
+    examples = next((len(y) for y in exam.labels if y.dim()), 0)
     for call in calls:
         before, after = call.reads[0][1], call.shape
         moved = _moved_axis(before, after, examples)
         if moved is not None:
-            where = () if call.path == LOSS else (call.place,)
             evidence: Evidence = {"operation": call.name, "before": str(before), "after": str(after), "size": moved}
-            line = f", {call.line}" if call.line else ""
-            yield finding("moved_axis", where, evidence, place=(*where, "the loss")[0], line=line)
+            yield finding("moved_axis", call.where, evidence, **call.words)
             break
     return f"{len(calls)} reshapes"
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import nan, prod
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from normless.doctor.facts.changes import REFUSED, altered, change_at, change_of, spread_at, with_leaf
+from normless.doctor.facts.changes import altered, change_at, change_of, spread_at
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, tensors
 from normless.doctor.facts.relations import IGNORED, Column, Shifted, find_columns, find_shifted
+from normless.doctor.facts.tracer import REFUSED, with_leaf
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.errors import InputsError
-from normless.probes import compute_output, logits_of, loss_of, preserve_state, without_zeros
+from normless.probes import compute_logits, compute_output, loss_of, preserve_state, without_zeros
 
 # Outputs have changed if they differ by more than this share of the largest output.
 CHANGED = 1e-5
@@ -34,18 +34,17 @@ OWN = 0.1
 @check("leaks")
 def check_leaks(exam: Examination) -> Steps:
     """Look for targets that are elements of the inputs, and for outputs that depend on these very elements."""
-    inputs = tensors(exam.inputs)
-    given = list(_targets(exam))
-    if not given or not inputs:
+    targets = list(_targets(exam))
+    if not targets or not exam.given:
         raise NotAsked("there are no targets beside the inputs")
-    for target in given:
+    for target in targets:
         # Labels among the inputs of a network that computes its loss are no inputs.
-        others = [x[:0] if target.is_input and i == target.number else x for i, x in enumerate(inputs)]
+        others = [x[:0] if target.is_input and i == target.number else x for i, x in enumerate(exam.given)]
         for shifted in find_shifted(target.values, others):
             with suppress(*REFUSED):
                 yield from _Seen(exam, target, shifted).findings()
                 return f"target t is input t{shifted.shift:+d}" if shifted.shift else "the targets are inputs"
-        for column in () if target.is_input else find_columns(target.values, inputs):
+        for column in () if target.is_input else find_columns(target.values, exam.given):
             yield from _by_column(exam, target.values, column)
             return "the targets are a column of the inputs"
     return "the targets are not among the inputs"
@@ -62,10 +61,10 @@ class _Target:
 
 def _targets(exam: Examination) -> Iterator[_Target]:
     """Return the targets; if the network computes its loss, the integer input that only the loss reads."""
-    for number, y in enumerate(tensors(exam.targets)):
+    for number, y in enumerate(exam.labels):
         if y.dim() and y.numel() and y.layout == torch.strided and not y.is_complex():
             yield _Target(y, number)
-    inputs = tensors(exam.inputs) if exam.targets is None else []
+    inputs = exam.given if exam.targets is None else []
     for number, x in enumerate(inputs):
         is_label = x.dtype == torch.int64 and x.dim() > 1 and len(torch.unique(x)) > 1
         if is_label and any(other.shape == x.shape for i, other in enumerate(inputs) if i != number):
@@ -79,18 +78,11 @@ def _targets(exam: Examination) -> Iterator[_Target]:
 def _slope(exam: Examination, target: _Target, values: Tensor) -> Tensor:
     """Return the gradient of the loss with respect to the logits, for other values of the targets."""
     if not target.is_input:
-        own = exam.passed.logits
-        leaf = own.detach().clone().requires_grad_()
-        output = tree_map(lambda value: leaf if value is own else value, exam.passed.output)
-        with torch.enable_grad():
-            loss = loss_of(exam.loss, output, exam.inputs, with_leaf(exam.targets, target.number, values))
-            return torch.autograd.grad(loss, leaf)[0]
+        return exam.slope(with_leaf(exam.targets, target.number, values))
     inputs = with_leaf(exam.inputs, target.number, values)
     with preserve_state(exam.model, training=False), torch.enable_grad():
         output = compute_output(exam.model, inputs)
-        logits = logits_of(output)
-        if logits is None or logits.dim() < 2:
-            raise InputsError("The output holds no logits of several values.")
+        logits = compute_logits(lambda: output, ())
         return torch.autograd.grad(loss_of(exam.loss, output, inputs, None), logits)[0]
 
 
@@ -102,14 +94,22 @@ class _Seen:
     target: _Target
     shifted: Shifted
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def shown(self) -> Examination:
+        """The examination of the network without weights of zero, which may hide a path."""
         weights = [(name, p) for name, p in self.exam.model.named_parameters() if p.requires_grad and p.numel()]
-        # Weights of zero may hide a path.
         is_closed = any(not name.endswith("bias") and not bool(weight.any()) for name, weight in weights)
-        self.shown = replace(self.exam, model=without_zeros(self.exam.model)) if is_closed else self.exam
-        self.slope = _slope(self.exam, self.target, self.target.values)
-        self.size = float(self.shown.evaluated.abs().max())
-        self.limit = CHANGED * self.size
+        return replace(self.exam, model=without_zeros(self.exam.model)) if is_closed else self.exam
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """The gradient of the loss with respect to the logits."""
+        return _slope(self.exam, self.target, self.target.values)
+
+    @property
+    def limit(self) -> float:
+        """The change from which on outputs have changed."""
+        return CHANGED * self.shown.size
 
     def findings(self) -> Iterator[Finding]:
         """Report the outputs that see the inputs which are their targets."""
@@ -126,7 +126,7 @@ class _Seen:
         if not largest > self.limit or not self._is_certain(places):
             return
         shift = self.shifted.shift + self._shift_of_loss(places)
-        evidence: Evidence = {"change": largest, "outputs": self.size}
+        evidence: Evidence = {"change": largest, "outputs": self.shown.size}
         if shift > 0:
             yield self._future(places, {**evidence, "shift": shift})
         elif self.shifted.column is not None:
@@ -171,27 +171,24 @@ class _Seen:
 
     def _is_certain(self, places: Tensor) -> bool:
         """Whether a change is that of the example's own input, and not noise of the network."""
-        for place in places[:4, None]:
-            largest = self._largest(self._change(place), place)
-            if largest > self.limit:
-                return float(change_of(self.shown, self.exam.inputs).max()) < 0.1 * largest
-        return False
+        noise = float(change_of(self.shown, self.exam.inputs).max())
+        own = (self._largest(self._change(place), place) for place in places[:4, None])
+        return any(change > max(self.limit, 10 * noise) for change in own)
 
     def _future(self, places: Tensor, evidence: Evidence) -> Finding:
         """Report outputs that see later inputs, with how far they see and the place that lets them."""
         leaf, axis = self.shifted.leaf, self.shifted.axis
         earlier = places[self.shifted.position(places) > 0] - self.shifted.step
         is_next = self._largest(self._change(places), earlier) <= self.limit
-        x, call = tensors(self.exam.inputs)[leaf], None
+        words = "one position ahead, as with a mask that is off by one" if is_next else "later positions"
+        x, call = self.exam.given[leaf], None
         if x.dim() > max(1, axis) and self.shifted.column is None:
             middle = x.shape[axis] // 2
             at = torch.arange(x.numel()).view(x.shape).select(axis, middle).flatten()
             changed = with_leaf(self.exam.inputs, leaf, altered(x, at))
-            call = spread_at(self.shown.model, self.exam.inputs, changed, x.shape[axis], range(middle))
-        where = () if call is None else (call.place,)
-        line = "" if call is None else f" ({call.name} at {call.place}{f', {call.line}' if call.line else ''})"
-        words = "one position ahead, as with a mask that is off by one" if is_next else "later positions"
-        return finding("sees_future", where, {**evidence, "ahead": words}, at=line)
+            call = spread_at(self.shown, self.exam.inputs, changed, x.shape[axis], range(middle))
+        line = "" if call is None else f" ({call.name} at {call.place}{call.words['at']})"
+        return finding("sees_future", call.where if call else (), {**evidence, "ahead": words}, at=line)
 
     def _too_far(self, places: Tensor) -> Iterator[Finding]:
         """Report tokens that are predicted two positions ahead by a causal network."""
@@ -205,53 +202,49 @@ class _Seen:
         rest = change[~own]
         is_local = float(change[own].median()) > LOCAL * (float(rest.mean()) if len(rest) else 0.0)
         is_masked = not self.target.values.is_floating_point() and bool((self.target.values == IGNORED).any())
-        inputs = (x for x in tensors(self.exam.inputs) if x.dim() and x.numel() > 1)
+        inputs = (x for x in self.exam.given if x.dim() and x.numel() > 1)
         others = [x for x in inputs if x.is_floating_point() or x.dtype == torch.int64]
         return is_local and (is_masked or (len(others) > 1 and not self.target.is_input))
 
 
 def _bypassed(exam: Examination) -> Iterator[Finding]:
     """Report an autoencoder whose inputs reach the outputs by a path around its bottleneck."""
-    flow, logits = exam.passed.flow, exam.passed.logits
-    given = next(x for x in tensors(exam.inputs) if x.dim())
+    logits, last = exam.logits, exam.last
+    given = next(x for x in exam.given if x.dim())
     wide = given.numel() // BOTTLENECK
-    last = flow.of(logits)
     narrow = [
         call
-        for call in flow.calls
-        if call.path != LOSS and call.is_trained and call.is_signal and 0 < prod(call.shape) <= wide
+        for call in exam.flow.calls
+        if not call.in_loss and call.is_trained and call.is_signal and 0 < prod(call.shape) <= wide
         if len(call.shape) > 1 and call.shape[0] == len(logits)
     ]
-    if last is None or not narrow or logits.dim() < 2:
-        return
     around = last.reached(lambda call: prod(call.shape) <= wide and call is not last)
-    if any(call.kind == "inputs" for call in around):
+    if narrow and logits.dim() > 1 and any(call.kind == "inputs" for call in around):
         code = min(narrow, key=lambda call: prod(call.shape))
         evidence: Evidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
-        yield finding("bypassed_bottleneck", (code.place,), evidence)
+        yield finding("bypassed_bottleneck", code.where, evidence)
 
 
 def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[Finding]:
     """Report a column of the inputs that determines the targets, if the outputs depend on it."""
-    x, columns = tensors(exam.inputs)[column.leaf].detach(), list(column.columns)
+    x, columns = exam.given[column.leaf].detach(), list(column.columns)
     flat = x.reshape(len(x), -1).clone()
     values = flat[:, columns]
     flat[:, columns] = values.roll(1, 0)
-    size = float(exam.evaluated.abs().max())
-    change = change_of(exam, with_leaf(exam.inputs, column.leaf, flat.view(x.shape)))
-    if len(change) != len(x) or not float(change.max()) > CHANGED * size:
+    change, limit = change_of(exam, with_leaf(exam.inputs, column.leaf, flat.view(x.shape))), CHANGED * exam.size
+    if len(change) != len(x) or not float(change.max()) > limit:
         return
     # A network may have to remember a token or a value at an earlier step of a sequence.
     is_answer = column.is_last or (x.dim() == 2 and x.is_floating_point())
-    if not is_answer or _is_margin(change, targets, CHANGED * size):
+    if not is_answer or _is_margin(change, targets, limit):
         return
     named, largest = ", ".join(map(str, columns[:4])), float(change.max())
-    evidence: Evidence = {"column": named, "relation": column.relation, "change": largest, "outputs": size}
+    evidence: Evidence = {"column": named, "relation": column.relation, "change": largest, "outputs": exam.size}
     # Numbers made for a trial of the code are often a multiple of one column, but not a standardized copy of it.
     values = values.double()
     is_scaled = bool((values.mean(0).abs() < SCALED).all()) and bool(((values.std(0) - 1).abs() < SCALED).all())
     is_example = targets.is_floating_point() and column.relation == "proportional" and not is_scaled
-    yield replace(finding("target_column", (), evidence), advice=is_example)
+    yield finding("target_column", (), evidence, advice=is_example)
 
 
 def _is_margin(change: Tensor, targets: Tensor, limit: float) -> bool:

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from math import inf
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, tensors
 from normless.doctor.facts.tape import LossCall
 from normless.doctor.findings import Evidence, Finding, Steps, check, finding
 
 # Sums of probabilities may differ from 1 by this much.
 CLOSE = 1e-2
-# Losses of torch, and the interval or the values of their targets.
-_INTERVALS = {
-    "binary_cross_entropy": (0.0, 1.0), "binary_cross_entropy_with_logits": (0.0, 1.0),
-    "multilabel_soft_margin_loss": (0.0, 1.0), "poisson_nll_loss": (0.0, inf),
+# Losses of torch, and the interval or the size of their targets.
+_PROBABILITIES, _COUNTS = ((0.0, 1.0), "probabilities between 0 and 1"), ((0.0, inf), "counts from 0 on")
+_SIGNS = ((-1.0, 1.0), "the signs -1 and 1")
+_TAKES = {
+    "binary_cross_entropy": _PROBABILITIES, "binary_cross_entropy_with_logits": _PROBABILITIES,
+    "multilabel_soft_margin_loss": _PROBABILITIES, "poisson_nll_loss": _COUNTS, "soft_margin_loss": _SIGNS,
+    "hinge_embedding_loss": _SIGNS, "cosine_embedding_loss": _SIGNS, "margin_ranking_loss": _SIGNS,
 }  # fmt: skip
-_SIGNS = {"soft_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss", "margin_ranking_loss"}
 _OF_LOGITS = {"binary_cross_entropy_with_logits", "cross_entropy", "multilabel_soft_margin_loss"}
-_ACTIVATIONS = {"sigmoid", "softmax", "sigmoid_", "softmin"}
+_ACTIVATIONS = {"sigmoid", "softmax", "softmin"}
 # The means over a mask are judged if it keeps at most this share.
 SPARSE = 0.05
 # A class is rare or frequent, and a weight small or large, by this factor.
@@ -36,52 +35,38 @@ UNEVEN = 3.0
 def check_meaning(exam: Examination) -> Steps:
     """Compare the arguments of torch's losses with what they take."""
     for made in exam.passed.losses:
-        name = made.call.name
-        judge = _of_interval if name in _INTERVALS else _of_signs if name in _SIGNS else _JUDGES.get(name, _nothing)
-        if found := next(chain(_of_logits(made), judge(exam, made)), None):
+        judges = [_of_logits, _JUDGES.get(made.call.plain, _of_interval)]
+        if found := next((found for judge in judges for found in judge(exam, made)), None):
             yield found
             return "the values do not have the meaning that the loss gives them"
     return "the losses of torch that were called take them"
 
 
-def _of_logits(made: LossCall) -> Iterator[Finding]:
+def _of_logits(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for a sigmoid or softmax, in the loss, of what a loss takes as logits."""
-    given = made.call.reads[0][0] if made.call.name in _OF_LOGITS and made.call.reads else None
-    source = None if given is None else given.origin()
-    if source is not None and source.path == LOSS and source.name in _ACTIVATIONS:
-        evidence: Evidence = {"function": made.call.name, "line": str(source.line or "the loss")}
-        yield finding("activated_twice", (), evidence, activation=source.name)
-
-
-def _nothing(exam: Examination, made: LossCall) -> Iterator[Finding]:
-    yield from ()
+    for source in [*made.call.sources()][:1] if made.call.name in _OF_LOGITS else ():
+        activation = source.origin()
+        if activation.in_loss and activation.plain in _ACTIVATIONS:
+            evidence: Evidence = {"function": made.call.name, "line": activation.words["line"]}
+            yield finding("activated_twice", (), evidence, activation=activation.name)
 
 
 def _of_interval(exam: Examination, made: LossCall) -> Iterator[Finding]:
-    """Look for targets outside an interval, and for outputs that add up to one while the targets do not."""
-    name, target = made.call.name, made.values["target"]
-    low, high = _INTERVALS[name]
-    if not target.numel():
+    """Look for targets that a loss does not take, and outputs that add up to one while the targets do not."""
+    name, target = made.call.name, made.values.get("target")
+    if name not in _TAKES or target is None or not target.numel():
         return
-    evidence: dict[str, Any] = {"smallest": float(target.min()), "largest": float(target.max()), "function": name}
-    if evidence["smallest"] < low or evidence["largest"] > high:
-        takes = "probabilities between 0 and 1" if high == 1 else "counts from 0 on"
+    (low, high), takes = _TAKES[name]
+    evidence: Evidence = {"smallest": float(target.min()), "largest": float(target.max()), "function": name}
+    is_outside = bool(((target < low) | (target > high)).any())
+    if is_outside or (low == -high and not bool((target.abs() == high).all())):
         yield finding("targets_out_of_range", (), evidence, takes=takes)
-    given = made.values["input"]
+    given = made.values.get("input", target)
     if name == "binary_cross_entropy" and _is_distribution(given, -1) and target.shape == given.shape:
         sums = target.double().sum(-1)
         if bool(((sums - 1).abs() > CLOSE).any()):
-            least, most = float(sums.min()), float(sums.max())
-            yield finding("competing_outputs", (), {"smallest_sum": least, "largest_sum": most, "function": name})
-
-
-def _of_signs(exam: Examination, made: LossCall) -> Iterator[Finding]:
-    """Look for targets that are neither 1 nor -1."""
-    target = made.values["target"]
-    if target.numel() and not bool((target.abs() == 1).all()):
-        ends = {"smallest": float(target.min()), "largest": float(target.max())}
-        evidence: Evidence = {**ends, "function": made.call.name}
-        yield finding("targets_out_of_range", (), evidence, takes="the signs -1 and 1")
+            ends = {"smallest_sum": float(sums.min()), "largest_sum": float(sums.max())}
+            yield finding("competing_outputs", (), {**ends, "function": name})
 
 
 def _of_kl_div(exam: Examination, made: LossCall) -> Iterator[Finding]:
@@ -91,11 +76,11 @@ def _of_kl_div(exam: Examination, made: LossCall) -> Iterator[Finding]:
         yield finding("exchanged_arguments", (), {"function": "kl_div"})
     axis = -1 if given.dim() == 1 else next((dim for dim in (1, -1) if _is_distribution(given, dim)), 1)
     yield from _not_logarithms(given, axis, "kl_div")
-    if target.shape == given.shape and _is_distribution(target.exp(), axis) and not is_log:
-        # Their logarithms are NaN.
-        yield finding("targets_of_divergence", (), {"got": "log-probabilities", "takes": "probabilities"})
-    if target.shape == given.shape and _is_distribution(target, axis) and is_log:
-        yield finding("targets_of_divergence", (), {"got": "probabilities", "takes": "log-probabilities"}, grade=0)
+    names = ("probabilities", "log-probabilities")
+    if target.shape == given.shape and _is_distribution(target if is_log else target.exp(), axis):
+        # The logarithms of log-probabilities are NaN.
+        evidence = {"got": names[not is_log], "takes": names[is_log]}
+        yield finding("targets_of_divergence", (), evidence, grade=not is_log)
 
 
 def _of_nll(exam: Examination, made: LossCall) -> Iterator[Finding]:
@@ -110,18 +95,13 @@ def _of_nll(exam: Examination, made: LossCall) -> Iterator[Finding]:
     yield from _of_classes(exam, made)
 
 
-def _of_ctc(exam: Examination, made: LossCall) -> Iterator[Finding]:
-    """Look for inputs that are not log-probabilities."""
-    yield from _not_logarithms(made.values["log_probs"], -1, "ctc_loss")
-
-
 def _not_logarithms(given: Tensor, axis: int, function: str) -> Iterator[Finding]:
     """Report values that are not log-probabilities, if some are clearly above 0 or all are probabilities."""
-    if not given.numel() or not float(given.detach().max()) > CLOSE or _is_distribution(given.exp(), axis):
-        return
-    is_normalized = any(_is_distribution(given, dim) for dim in range(given.dim()))
-    got = "probabilities" if is_normalized else "logits, which are not normalized"
-    yield finding("not_logarithms", (), {"largest": float(given.detach().max()), "function": function}, got=got)
+    largest = float(given.detach().max()) if given.numel() else 0.0
+    if largest > CLOSE and not _is_distribution(given.exp(), axis):
+        is_normalized = any(_is_distribution(given, dim) for dim in range(given.dim()))
+        got = "probabilities" if is_normalized else "logits, which are not normalized"
+        yield finding("not_logarithms", (), {"largest": largest, "function": function}, got=got)
 
 
 def _is_distribution(values: Tensor, axis: int) -> bool:
@@ -136,52 +116,48 @@ def _is_distribution(values: Tensor, axis: int) -> bool:
 def _of_cross_entropy(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for a single class, targets that are not distributions, a wrong axis, and classes without weight."""
     given, target = made.values["input"], made.values["target"]
+    outputs, source = {"outputs": str(tuple(given.shape))}, made.call.reads[0][0]
     if given.shape[1:2] == (1,) and given.dim() > 1:
-        yield finding("one_class", (), {"outputs": str(tuple(given.shape))})
+        yield finding("one_class", (), outputs)
     if target.is_floating_point() and target.shape == given.shape and target.numel():
-        axis = min(1, given.dim() - 1)
-        sums = target.detach().double().sum(axis)
-        least, negative = float(target.min()), bool((target < 0).any())
-        if negative or bool((((sums - 1).abs() > CLOSE) & (sums != 0)).any()):
-            evidence = {"smallest": least, "smallest_sum": float(sums.min()), "largest_sum": float(sums.max())}
-            yield finding("not_distributions", (), evidence, grade=negative)
+        sums = target.detach().double().sum(min(1, given.dim() - 1))
+        is_negative = bool((target < 0).any())
+        if is_negative or bool((((sums - 1).abs() > CLOSE) & (sums != 0)).any()):
+            evidence = {"smallest": float(target.min()), "smallest_sum": float(sums.min())}
+            yield finding("not_distributions", (), {**evidence, "largest_sum": float(sums.max())}, grade=is_negative)
         return
-    source = made.call.reads[0][0]
-    if source is not None and source.name == "linear" and given.dim() > 2 and given.shape[1] == given.shape[-1]:
-        yield finding("classes_on_last_axis", (source.place,), {"outputs": str(tuple(given.shape))})
+    if source.name == "linear" and given.dim() > 2 and given.shape[1] == given.shape[-1]:
+        yield finding("classes_on_last_axis", (source.place,), outputs)
     yield from _of_classes(exam, made)
 
 
 def _of_classes(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for classes of the data that the loss leaves out or weights in reverse."""
-    target, weight, ignored = made.values["target"], made.values["weight"], made.values["ignore_index"]
-    given = made.values["input"]
+    given, target, weight, ignored = (made.values[name] for name in ("input", "target", "weight", "ignore_index"))
     classes = given.shape[min(1, given.dim() - 1)]
     if target.is_floating_point() or not target.numel():
         return
+    weight = weight.detach().double().cpu() if weight is not None and len(weight) == classes else None
     left_out = {ignored} if 0 <= ignored < classes else set()
-    if weight is not None and len(weight) == classes:
-        left_out |= set((weight == 0).nonzero().flatten().tolist())
+    left_out |= set() if weight is None else {*(weight == 0).nonzero().flatten().tolist()}
     for label in sorted(left_out):
         share = float((target == label).double().mean())
         if 0 < share < 1 and not _is_padding(exam, classes, label):
             how = f"ignore_index={label}" if label == ignored else "its weight of 0"
             evidence: Evidence = {"class": label, "share": share, "classes": classes}
             # In images the class of the background may be left out on purpose.
-            found = finding("ignored_class", (), evidence, how=how)
-            yield replace(found, advice=any(t.dim() > 2 for t in tensors(exam.targets)))
+            yield finding("ignored_class", (), evidence, how=how, advice=any(t.dim() > 2 for t in exam.labels))
             return
-    counts = torch.bincount(target.flatten()[target.flatten() >= 0], minlength=classes)[:classes].double()
-    if weight is not None and len(weight) == classes and bool((counts > 0).all()) and bool((weight > 0).all()):
-        yield from _reversed(counts, weight.detach().double().cpu())
+    counts = torch.bincount(target.flatten()[target.flatten() >= 0], minlength=classes)[:classes].double().cpu()
+    if weight is not None and bool((counts > 0).all()) and bool((weight > 0).all()):
+        yield from _reversed(counts, weight)
 
 
 def _reversed(counts: Tensor, weight: Tensor) -> Iterator[Finding]:
     """Report weights that grow with the frequencies of the classes."""
-    ranked = weight[counts.argsort()]
     if counts.max() < UNEVEN * counts.min() or weight.max() < UNEVEN * weight.min():
         return
-    if all(later >= before for before, later in pairwise(ranked.tolist())):
+    if all(later >= before for before, later in pairwise(weight[counts.argsort()].tolist())):
         frequent, rare = int(counts.argmax()), int(counts.argmin())
         evidence = {"frequent": frequent, "weight_of_frequent": float(weight[frequent]), "rare": rare}
         yield finding("reversed_weights", (), evidence | {"weight_of_rare": float(weight[rare])})
@@ -189,17 +165,17 @@ def _reversed(counts: Tensor, weight: Tensor) -> Iterator[Finding]:
 
 def _is_padding(exam: Examination, classes: int, label: int) -> bool:
     """Whether a label marks padding: a token of the vocabulary, or labels that end each sequence."""
-    given = [tensor for tensor in tensors(exam.targets) if not tensor.is_floating_point() and tensor.dim()]
+    given = [tensor for tensor in exam.labels if not tensor.is_floating_point() and tensor.dim()]
     if not given or given[0].dim() < 2:
         return False
     # The classes are the tokens that the network reads.
-    if any(event.name == "embedding" and event.parameters[0].shape[0] == classes for event in exam.passed.events):
+    if any(event.call.name == "embedding" and len(event.parameters[0]) == classes for event in exam.events("weight")):
         return True
     for labels in given:
-        is_label = (labels == label).flatten(0, -2).long()
-        at_the_end = bool((is_label.diff(dim=-1) >= 0).all()) or bool((is_label.diff(dim=-1) <= 0).all())
-        same = [t for t in tensors(exam.inputs) if t.shape == labels.shape and not t.is_floating_point()]
-        if at_the_end or any(torch.unique(t[labels == label]).numel() == 1 for t in same):
+        steps = (labels == label).flatten(0, -2).long().diff(dim=-1)
+        same = [t for t in exam.given if t.shape == labels.shape and not t.is_floating_point()]
+        is_at_an_end = bool((steps >= 0).all()) or bool((steps <= 0).all())
+        if is_at_an_end or any(torch.unique(t[labels == label]).numel() == 1 for t in same):
             return True
     return False
 
@@ -216,18 +192,18 @@ def _of_mask(exam: Examination, made: LossCall) -> Iterator[Finding]:
     mask = made.values["mask"]
     share = float(mask.double().mean())
     is_one_hot = mask.dim() > 1 and mask.shape[-1] > 1 and bool((mask.sum(-1) == 1).all())
-    means = (
-        call
-        for call in exam.passed.flow.calls
-        if call.name == "mean" and call.reads and call.reads[0][0] is made.call
-    )
+    means = (call for call in exam.in_loss if call.name == "mean" and next(call.sources(), None) is made.call)
     call = next(means, None)
     if share <= SPARSE and not is_one_hot and call is not None:
-        line = str(call.line) if call.line else "the loss"
-        yield finding("masked_mean", (), {"share": share, "positions": mask.numel(), "line": line})
+        evidence: Evidence = {"share": share, "positions": mask.numel(), "line": call.words["line"]}
+        yield finding("masked_mean", (), evidence)
 
 
-_JUDGES = {
-    "kl_div": _of_kl_div, "nll_loss": _of_nll, "ctc_loss": _of_ctc, "cross_entropy": _of_cross_entropy,
+_JUDGES: dict[str, Callable[[Examination, LossCall], Iterator[Finding]]] = {
+    "kl_div": _of_kl_div,
+    "nll_loss": _of_nll,
+    "ctc_loss": lambda exam, made: _not_logarithms(made.values["log_probs"], -1, "ctc_loss"),
+    "cross_entropy": _of_cross_entropy,
     "multilabel_margin_loss": _of_margins,
-} | dict.fromkeys(("mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply"), _of_mask)  # fmt: skip
+    "mul": _of_mask,
+}

@@ -2,197 +2,221 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, Call, tensors
+from normless.doctor.facts.flow import KINDS, PRODUCTS, Call
 from normless.doctor.facts.held import held
+from normless.doctor.facts.ranges import range_of
 from normless.doctor.facts.tape import Event
-from normless.doctor.findings import Evidence, Finding, Steps, check, finding
+from normless.doctor.facts.tracer import BackwardTracer, Gradients, Seen, parameters_behind, tensors
+from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 
 # A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.
 STEPS = 3
 # Calls that return indices or truth values.
 CHOICES = {
     "argmax", "argmin", "argsort", "multinomial", "searchsorted", "bucketize", "nonzero", "long", "int", "bool",
-    "__gt", "__ge", "__lt", "__le", "__eq", "gt", "ge", "lt", "le", "eq",
+    "gt", "ge", "lt", "le", "eq",
 }  # fmt: skip
 # A network with more than this share of its parameters frozen is adapted, not trained.
 MOST = 0.5
+# The gradient of a product is zero if the other factor is: weights, masks and multipliers, which other checks judge.
+_FACTORS = {*PRODUCTS, "mul", "div"} | {
+    name for name, kind in KINDS.items() if kind in ("weight", "attention", "dropout")
+}
+# Operations that pass no gradient for a reason that a finding of this kind has given. Rectifiers have a slope of zero
+# on one side only.
+_EXPLAINED = {"dead_units": ("relu", "relu6"), "softmax_over_one": ("softmax", "log_softmax")}
 
 
 @check("reach of the gradient")
 def check_reach(exam: Examination) -> Steps:
     """Look for parameters that no gradient reaches, and name the first place that cuts them off."""
-    trainable = {name: parameter for name, parameter in exam.model.named_parameters() if parameter.requires_grad}
+    parameters = dict(exam.model.named_parameters())
+    trainable = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     if not trainable:
-        yield finding("frozen", (), {"parameters": sum(1 for _ in exam.model.parameters())})
+        yield finding("frozen", (), {"parameters": len(parameters)})
         return "nothing is trainable"
-    own = {*map(id, exam.model.parameters())}
+    own = {*map(id, parameters.values())}
     # Parameters that the optimizer does not hold are not to be trained, as those of a generator in a critic's step.
     asked = own & {*map(id, held(exam.optimizer))} or own
     without = [
         name for name, known in trainable.items() if id(known) in asked and exam.passed.gradients.get(name) is None
     ]
-    found = [*_unregistered(exam, own), *_head(exam), *_cut(exam, asked), *_read_detached(exam, without)]
-    found = found or _chosen(exam, without)
-    if not found and without and all(norm is None for norm in exam.passed.gradients.values()):
-        # No operation was seen to cut the gradient: the output itself has none.
-        found = [finding("detached", (), {"parameters": len(trainable)}, place="the network's output")]
-    found = found or (_unused(exam, without) if without else []) or _detached_steps(exam)
-    yield from found[:1]
+    for rule in (
+        _unregistered(exam, own),
+        _head(exam),
+        _lost(exam, without),
+        _copied(exam, without),
+        _unused(exam, without),
+        _detached_steps(exam),
+    ):
+        if (found := next(rule, None)) is not None:
+            yield found
+            break
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
 
-def _unregistered(exam: Examination, own: set[int]) -> list[Finding]:
+def _unregistered(exam: Examination, own: set[int]) -> Iterator[Finding]:
     """Report parameters that the pass read but that are not registered in the network."""
-    foreign = [
-        (event, parameter)
-        for event in exam.passed.events
-        for parameter in event.parameters
-        if id(parameter) not in own
-    ]
-    if not foreign:
-        return []
-    count = len({id(parameter) for _, parameter in foreign})
-    kind = "unregistered_modules" if _is_kept(exam.model, foreign[0][1]) else "created_in_forward"
-    return [finding(kind, (), {"parameters": count}, place=foreign[0][0].place)]
+    read = ((event, parameter) for event in exam.passed.events for parameter in event.parameters)
+    foreign = [(event, parameter) for event, parameter in read if id(parameter) not in own]
+    if foreign:
+        count = len({id(parameter) for _, parameter in foreign})
+        # An attribute of the network, such as a list of layers, may hold it.
+        kept = tree_leaves([[*vars(module).values()] for module in exam.model.modules()])
+        inside = (parameter for known in kept if isinstance(known, nn.Module) for parameter in known.parameters())
+        is_kept = any(known is foreign[0][1] for known in (*kept, *inside))
+        kind = "unregistered_modules" if is_kept else "created_in_forward"
+        yield finding(kind, (), {"parameters": count}, place=foreign[0][0].place)
 
 
-def _is_kept(model: nn.Module, parameter: Tensor) -> bool:
-    """Whether an attribute of the network, such as a list of layers, holds a parameter that is not registered."""
-    kept = tree_leaves([[*vars(module).values()] for module in model.modules()])
-    layers = (known for known in kept if isinstance(known, nn.Module))
-    return any(known is parameter for known in kept) or any(
-        known is parameter for layer in layers for known in layer.parameters()
-    )
-
-
-def _head(exam: Examination) -> list[Finding]:
+def _head(exam: Examination) -> Iterator[Finding]:
     """Report a last layer that does not train after layers that do."""
-    layers = [event for event in exam.passed.events if event.kind == "weight" and event.parameters]
+    layers = [event for event in exam.events("weight") if event.parameters]
     trains = [any(parameter.requires_grad for parameter in event.parameters) for event in layers]
-    if len(layers) < 2 or trains[-1] or not any(parameter.requires_grad for parameter in exam.model.parameters()):
-        return []
-    head, made = exam.passed.flow.of(layers[-1].output), exam.passed.flow.of(exam.passed.logits)
-    if head is None or made is None or not any(read.is_trained for read in head.sources()) or _is_beside(made, head):
+    if len(layers) < 2 or trains[-1]:
+        return
+    head = layers[-1].call
+    around = exam.last.reached(lambda call: call is head)
+    is_beside = any(call.kind == "parameter" and call.is_trained for call in around)
+    if not any(read.is_trained for read in head.sources()) or is_beside:
         # It reads no trained layer, as that of a teacher, or adapters beside it train.
-        return []
-    frozen = sum(parameter.numel() for parameter in exam.model.parameters() if not parameter.requires_grad)
-    share = frozen / sum(parameter.numel() for parameter in exam.model.parameters())
-    found = finding("frozen_head", (layers[-1].place,), {"share_frozen": share})
+        return
+    sizes = Counter[bool]()
+    for parameter in exam.model.parameters():
+        sizes[parameter.requires_grad] += parameter.numel()
+    share = sizes[False] / sizes.total()
     # Several frozen layers that the optimizer does not hold are another network, as the critic of a generator.
     known = {*map(id, held(exam.optimizer))}
     is_other = not trains[-2] and bool(known) and known.isdisjoint(map(id, layers[-1].parameters))
     # Adapters train a few parameters of a network that is frozen as a whole.
-    return [replace(found, advice=is_other or share > MOST)]
+    yield finding("frozen_head", head.where, {"share_frozen": share}, advice=is_other or share > MOST)
 
 
-def _is_beside(made: Call, head: Call) -> bool:
-    """Whether trained parameters reach a result by a way around a layer."""
-    calls = made.reached(lambda call: call is head)
-    return any(call.kind == "parameter" and call.is_trained for call in calls)
+def _lost(exam: Examination, without: list[str]) -> Iterator[Finding]:
+    """Report the first call on the way to the loss that keeps no history of what parameters without a gradient made.
+
+    It may run without gradients, read the values only (`.data`, `detach()`), or choose, as an argmax does.
+    """
+    reached = {call for end in (exam.last, *exam.flow.calls[-1:]) for call in end.reached()}
+    asked = {*without}
+    # The parameters without a gradient on which results depend that have a history.
+    behind: dict[Call, list[str]] = {}
+    for call in exam.flow.calls if asked else ():
+        sources = [*call.sources()]
+        own = [source.name for source in sources if source.kind == "parameter" and source.name in asked]
+        names = [*dict.fromkeys([*own, *(name for source in sources for name in behind.get(source, ()))])]
+        if names and call.has_history:
+            behind[call] = names
+        elif names and call in reached:
+            kind = "cut_by_choice" if call.plain in CHOICES else "detached_weights" if own else "detached_result"
+            kind, where = (kind, names) if call.is_recorded else ("no_grad", [call.place])
+            yield finding(kind, where, {"parameters": len(names), "operation": call.plain}, **call.words)
 
 
-def _cut(exam: Examination, own: set[int]) -> list[Finding]:
-    """Report the first place after trained layers that records no gradient or reads a detached tensor."""
+def _copied(exam: Examination, without: list[str]) -> Iterator[Finding]:
+    """Report a layer that reads values without a history, or an output that has none itself."""
+    ids = {id(exam.model.get_parameter(name)) for name in without}
     trained: Event | None = None
-    reached = {id(exam.model.get_parameter(name)) for name, norm in exam.passed.gradients.items() if norm is not None}
     for event in exam.passed.events:
-        trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
-        is_reached = any(id(parameter) in reached for parameter in event.parameters)
-        if trains and not event.recording and not is_reached:
-            return [finding("no_grad", (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
-            return [finding("detached", (event.place,), {"after": trained.place}, place=event.place)]
-        # The gradient of the output is not asked for: an in-place operation may hide it.
-        if trains and not is_reached:
+            yield finding("detached", event.call.where, {"after": trained.place})
+        elif not ids.isdisjoint(map(id, event.parameters)):
             trained = event
-    return []
+    if without and not exam.passed.reached:
+        yield finding("detached", (), {"parameters": len(exam.trained)}, place="the network's output")
 
 
-def _read_detached(exam: Examination, without: list[str]) -> list[Finding]:
-    """Report weights of which the pass reads the values only, through `.data` or `detach()`."""
-    reads = [
-        (call, source.name)
-        for call in exam.passed.flow.calls
-        if call.name in ("data", "detach") and call.line is not None
-        for source in call.sources()
-        if source.kind == "parameter" and source.name in without
-    ]
-    if not reads:
-        return []
-    call, where = reads[0][0], (*dict.fromkeys(name for _, name in reads),)
-    evidence: Evidence = {"parameters": len(where), "operation": call.name}
-    return [finding("detached_weights", where, evidence, place=call.place, line=call.line)]
-
-
-def _chosen(exam: Examination, without: list[str]) -> list[Finding]:
-    """Report a choice, such as an argmax, or a detach, through which layers without a gradient reach the loss."""
-    flow = exam.passed.flow
-    ends = [call for call in (flow.of(exam.passed.logits), *flow.calls[-1:]) if call is not None] if without else []
-    reached = {call for end in ends for call in end.reached(lambda call: False)}
-    for call in flow.calls:
-        name = call.name.rstrip("_")
-        if name not in CHOICES | {"detach"} or call not in reached:
-            continue
-        names = [known for known in without if known in _behind(call)]
-        if names:
-            place = "the loss" if call.path == LOSS else call.place
-            evidence: Evidence = {"parameters": len(names), "operation": name.strip("_")}
-            kind = "detached_result" if name == "detach" else "cut_by_choice"
-            return [finding(kind, names, evidence, place=place, line=call.line or place)]
-    return []
-
-
-def _behind(*calls: Call) -> set[str]:
-    """Return the names of the parameters on which the results of calls depend."""
-    reached = (known for call in calls for known in call.reached(lambda call: False))
-    return {known.name for known in reached if known.kind == "parameter"}
-
-
-def _unused(exam: Examination, without: list[str]) -> list[Finding]:
+def _unused(exam: Examination, without: list[str]) -> Iterator[Finding]:
     """Report layers that run with a result that nothing uses; parameters that are never read do not count."""
-    read: dict[int, str] = {
-        id(parameter): event.place for event in exam.passed.events for parameter in event.parameters
-    }
-    places = dict.fromkeys(
-        read[id(parameter)] for name in without if id(parameter := exam.model.get_parameter(name)) in read
-    )
-    if not places:
-        return []
-    # The loss may leave out a result that the network returns.
-    returned = filter(None, map(exam.passed.flow.of, tensors(exam.passed.output)))
-    found = finding("unused_result", tuple(places), {"parameters": len(without)})
-    return [replace(found, advice={*without} <= _behind(*returned))]
+    read = {id(parameter): event.place for event in exam.passed.events for parameter in event.parameters}
+    ids = [id(exam.model.get_parameter(name)) for name in without]
+    if places := [*dict.fromkeys(read[own] for own in ids if own in read)]:
+        # The loss may leave out a result that the network returns.
+        ends = map(exam.flow.maker, tensors(exam.passed.output))
+        returned = {known.name for end in ends for known in end.reached()}
+        yield finding("unused_result", places, {"parameters": len(without)}, advice={*without} <= returned)
 
 
-def _detached_steps(exam: Examination) -> list[Finding]:
+def _detached_steps(exam: Examination) -> Iterator[Finding]:
     """Report a line that detaches what it has detached before, so that steps learn nothing from later ones."""
-    steps: dict[tuple[str, int], int] = {}
-    calls = exam.passed.flow.calls
-    depth: dict[Call, dict[tuple[str, int], int]] = {}
-    for call in calls:
-        longest: dict[tuple[str, int], int] = {}
+    # For each call, how often each line has detached what it depends on.
+    depth: dict[Call, Counter[str]] = {}
+    most: dict[str, tuple[int, Call]] = {}
+    for call in exam.flow.calls:
+        longest = Counter[str]()
         for source in call.sources():
-            for key, number in depth.get(source, {}).items():
-                longest[key] = max(number, longest.get(key, 0))
+            longest |= depth.get(source, Counter())
         if call.name == "detach" and call.line is not None and any(one.is_trained for one in call.sources()):
-            line = (call.line.file, call.line.number)
-            longest = longest | {line: longest.get(line, 0) + 1}
-            steps[line] = max(steps.get(line, 0), longest[line])
+            line = str(call.line)
+            longest[line] += 1
+            first = most.get(line, (0, call))
+            most[line] = max(first[0], longest[line]), first[1]
         if longest:
             depth[call] = longest
-    longest_at = max(steps, key=steps.__getitem__, default=None)
-    if longest_at is None or steps[longest_at] < STEPS:
-        return []
-    file, number = longest_at
-    found = next(
-        (call.place, call.line)
-        for call in calls
-        if call.name == "detach" and call.line is not None and (call.line.file, call.line.number) == (file, number)
-    )
-    return [finding("detached_steps", (found[0],), {"steps": steps[longest_at]}, line=str(found[1]))]
+    steps, call = max(most.values(), key=lambda pair: pair[0], default=(0, exam.last))
+    if steps >= STEPS:
+        yield finding("detached_steps", call.where, {"steps": steps}, **call.words)
+
+
+@check("operations that pass no gradient")
+def check_stops(exam: Examination) -> Steps:
+    """Find the operation closest to the loss that reads a gradient and passes on zeros."""
+    norms = exam.passed.reached
+    if not norms:
+        raise NotAsked("there is no gradient")
+    zeros = [name for name, norm in norms.items() if norm == 0.0]
+    if not zeros or exam.passed.loss == 0.0:
+        return f"{len(norms)} parameters have a gradient"
+    known = {name for found in exam.found for name in _EXPLAINED.get(found.kind, ())}
+    stops = [(call, names) for call, names in _stops(exam, zeros) if call.plain not in known]
+    if not stops:
+        if not known and len(zeros) == len(norms):
+            yield finding("cancelled_gradient", (), {"parameters": len(norms), "loss": exam.passed.loss})
+        return f"{len(zeros)} of {len(norms)} parameters have a gradient of zero"
+    call, names = stops[0]
+    if call.range.is_one_value:
+        yield finding("softmax_over_one", call.where, {"activation": call.name, "value": call.range.low})
+        return f"{call.name} at {call.place} is over one value"
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    evidence: Evidence = {"operation": call.plain, "parameters": len(names), "all_parameters": len(norms)}
+    yield finding("zero_gradient", layers, evidence, grade=len(names) == len(norms), **call.words)
+    return f"{call.plain} at {call.place} passes none to {len(names)} of {len(norms)}"
+
+
+class _Softmaxes(BackwardTracer):
+    """Follows the backward pass, and measures the ranges of softmaxes, of the loss too."""
+
+    def on_call(self, seen: Seen) -> None:
+        """Record a call."""
+        super().on_call(seen)
+        if seen.call.name == "softmax":
+            seen.call.range = range_of(seen)
+
+
+def _stops(exam: Examination, zeros: list[str]) -> list[tuple[Call, list[str]]]:
+    """Return the calls that stop the gradient, in the order of the backward pass, with the parameters behind them."""
+    stopped: list[tuple[Call, set[int]]] = []
+
+    def passed(call: Call, node: object, before: Gradients, after: Gradients) -> None:
+        passes = tuple(gradient for gradient in before if gradient is not None)
+        is_factor = call.plain in _FACTORS or call.name in _FACTORS
+        if _any_nonzero(after) and passes and not _any_nonzero(passes) and not is_factor:
+            stopped.append((call, parameters_behind(node)))
+
+    tracer = _Softmaxes()
+    with exam.repeated(tracer) as value, tracer.hooked(passed):
+        value.backward()  # type: ignore[no-untyped-call]
+    ids = {name: id(exam.model.get_parameter(name)) for name in zeros}
+    named = [(call, [name for name, own in ids.items() if own in behind]) for call, behind in stopped]
+    return [(call, names) for call, names in named if names]
+
+
+def _any_nonzero(gradients: Gradients) -> bool:
+    return any(gradient is not None and bool(gradient.to_dense().any()) for gradient in gradients)

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import hypot, isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normless._internal.reach import reachable
-from normless._internal.state import quiet
-from normless.doctor.experiments.engine import Experiment, tried
+from normless.doctor.experiments.engine import MANY, Experiment, tried
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import LOSS, Call, Seen, Tracer
+from normless.doctor.facts.flow import Call
 from normless.doctor.facts.held import trained_parameters
+from normless.doctor.facts.tracer import Seen, Tracer
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.probes import loss_of, preserve_state
+from normless.doctor.rules.trials import trial_with
+from normless.probes import loss_of
 
-_SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__", "sub_"}
 # A term may outweigh another if its gradient is this many times larger.
 FACTOR = 100.0
 # The exponential of a loss outweighs the step sizes that suit the loss from this value.
 LARGE = 50.0
-# Trial steps; the share of its value by which the smaller term falls alone, and of this by which it falls beside.
-STEPS, ALONE, BESIDE = 60, 0.3, 0.3
+# Of trial steps: the share of its value by which the smaller term falls alone, and of this by which it falls beside.
+ALONE, BESIDE = 0.3, 0.3
 
 
 @dataclass
 class Term:
-    """A term of a loss: its position among the calls, its call and value, and the gradient norms of parameters."""
+    """A term of a loss: its position among the numbers, its call and value, and the gradient norms of parameters."""
 
     index: int
     call: Call
@@ -40,7 +39,7 @@ class Term:
 
 
 class _Scalars(Tracer):
-    """Keep the numbers that a loss calculates."""
+    """Keeps the numbers that a loss calculates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,27 +59,19 @@ def check_terms(exam: Examination) -> Steps:
     terms = terms_of(exam, exam.model)
     if terms and terms[0].call.name == "exp" and terms[0].value > LARGE:
         # Its gradient is that of its argument times its value.
-        yield finding("exponential_loss", (), {"loss": terms[0].value, "line": str(terms[0].call.line or "")})
+        yield finding("exponential_loss", (), {"loss": terms[0].value, "line": terms[0].call.words["line"]})
     if len(terms) < 2:
         return "it is no sum of numbers"
-    yield from _constant(terms)
-    norms = [sqrt(sum(norm**2 for norm in term.gradients)) for term in terms]
-    ranked = sorted(terms, key=lambda term: -max(term.gradients, default=0.0))
-    for small in ranked[1:]:
-        if found := _outweighed(exam, ranked[0], small):
-            yield found
-            break
-    return f"{len(terms)}, with gradients of norms {', '.join(f'{norm:.3g}' for norm in norms)}"
-
-
-def _constant(terms: list[Term]) -> Iterator[Finding]:
-    """Report terms that depend on the network and have no history."""
     for term in terms:
         if term.call.is_trained and not term.gradients:
-            line = str(term.call.line or "the loss")
-            evidence: Evidence = {"value": term.value, "line": line, "operation": term.call.name}
-            yield finding("constant_term", (), evidence)
-            return
+            known: Evidence = {"value": term.value, "line": term.call.words["line"], "operation": term.call.name}
+            yield finding("constant_term", (), known)
+            break
+    ranked = sorted(terms, key=lambda term: -max(term.gradients, default=0.0))
+    if found := next(filter(None, (_outweighed(exam, ranked[0], term) for term in ranked[1:])), None):
+        yield found
+    norms = (f"{hypot(*term.gradients):.3g}" for term in terms)
+    return f"{len(terms)}, with gradients of norms {', '.join(norms)}"
 
 
 def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
@@ -89,7 +80,7 @@ def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
     shared = [(a, b) for a, b in zip(large.gradients, small.gradients, strict=False) if a > 0 and b > 0]
     if not shared or not _reads_data(small.call) or small.value <= 0:
         return None
-    ratio = sqrt(sum(a**2 for a, _ in shared) / sum(b**2 for _, b in shared))
+    ratio = hypot(*(a for a, _ in shared)) / hypot(*(b for _, b in shared))
     if ratio < FACTOR:
         return None
 
@@ -99,15 +90,14 @@ def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
             loss_of(exam.loss, outputs, *batch)
         return [*scalars.made.values()][small.index]
 
-    model, _ = tried(exam, exam.optimizer, STEPS)
+    model, _ = tried(exam, exam.optimizer, MANY)
     after = next((term.value for term in terms_of(exam, model) if term.index == small.index), small.value)
-    _, trial = tried(exam, exam.optimizer, STEPS, Experiment(batch={"loss": alone}))
+    trial = trial_with(exam, Experiment(batch={"loss": alone}))
     if not trial.progress > ALONE or small.value - after > BESIDE * (small.value - trial.end):
         return None
-    evidence: dict[str, Any] = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
-    evidence |= {"alone": trial.end, "steps": STEPS, "share": 1 / ratio}
-    of_large, of_small = _words(large.call), _words(small.call)
-    return finding("unbalanced_terms", (), evidence, of_large=of_large, of_small=of_small)
+    evidence: Evidence = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
+    evidence = {**evidence, "alone": trial.end, "steps": MANY, "share": 1 / ratio}
+    return finding("unbalanced_terms", (), evidence, of_large=_words(large.call), of_small=_words(small.call))
 
 
 def _words(call: Call) -> str:
@@ -116,22 +106,20 @@ def _words(call: Call) -> str:
 
 def _reads_data(call: Call) -> bool:
     """Whether a call depends on the batch other than through the network."""
-    calls = reachable([call], lambda call: call.sources() if call.path == LOSS else ())
-    return any(call.path != LOSS and call.kind in ("targets", "inputs") for call in calls)
+    calls = reachable([call], lambda call: call.sources() if call.in_loss else ())
+    return any(not call.in_loss and call.kind in ("targets", "inputs") for call in calls)
 
 
 def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
     """Return the numbers that a network's loss adds up, with the norms of their gradients."""
     scalars = _Scalars()
-    with preserve_state(model, training=True), torch.enable_grad(), quiet():
-        value = scalars.run(model, exam.inputs, exam.targets, exam.loss)
-        made, root = scalars.made, scalars.flow.of(value)
-        root = None if root is None else root.origin()
+    with exam.repeated(scalars, model=model) as value:
+        made, root = scalars.made, scalars.flow.maker(value).origin()
         calls = [*_added(root, made)] if root in made else []
         order = {call: index for index, call in enumerate(made)}
         parameters = [*trained_parameters(model).values()]
         return [
-            Term(order[call], call, float(made[call].detach()), _norms(value, call, calls, made, parameters))
+            Term(order[call], call, float(made[call].detach()), _norms(value, made[call], parameters))
             for call in dict.fromkeys(calls)
         ]
 
@@ -139,34 +127,22 @@ def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
 def _added(call: Call, made: dict[Call, Tensor]) -> Iterator[Call]:
     """Return the calls that made the numbers of a sum; a sum times a number is the sum of its terms."""
     sources = [source for source in call.sources() if source in made]
-    if call.name in _SUMS and sources:
+    if call.plain in ("add", "sub", "rsub") and sources:
         for source in sources:
             yield from _added(source, made)
         return
-    if (
-        call.name in ("reshape", "__mul__", "__truediv__", "__rmul__", "mul", "div", "mean", "sum")
-        and len(sources) == 1
-    ):
-        inner = [*_added(sources[0], made)] if len(call.reads) == 1 else []
+    if call.plain in ("reshape", "mul", "div", "mean", "sum") and len(sources) == len(call.reads) == 1:
+        inner = [*_added(sources[0], made)]
         if len(inner) > 1:
             yield from inner
             return
     yield call
 
 
-def _norms(
-    value: Tensor, call: Call, calls: list[Call], made: dict[Call, Tensor], parameters: list[nn.Parameter]
-) -> list[float]:
+def _norms(value: Tensor, term: Tensor, parameters: list[nn.Parameter]) -> list[float]:
     """Return the norms of the gradients of one term of the loss; none if it has no history."""
-    if made[call].grad_fn is None:
+    if term.grad_fn is None:
         return []
-    nodes = {made[other].grad_fn for other in calls if other is not call} - {None, made[call].grad_fn}
-
-    def without(given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        return tuple(None if gradient is None else gradient * 0 for gradient in given)
-
-    with ExitStack() as stack:
-        for node in filter(None, nodes):
-            stack.enter_context(node.register_prehook(without))
-        gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-    return [0.0 if g is None else float(g.detach().to_dense().double().norm()) for g in gradients]
+    factor = torch.autograd.grad(value, term, retain_graph=True)[0].abs()
+    gradients = torch.autograd.grad(factor * term, parameters, retain_graph=True, allow_unused=True)
+    return [0.0 if g is None else float(g.to_dense().double().norm()) for g in gradients]

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.doctor.facts.flow import Call, Line, Seen, Tracer
-from normless.doctor.facts.tape import KINDS, attention_weights
+from normless.doctor.facts.flow import KINDS, Call, Line
+from normless.doctor.facts.tape import attention_weights
+from normless.doctor.facts.tracer import Seen, Tracer
 from normless.doctor.trained.limits import CERTAIN
 from normless.doctor.trained.streams import Divisors
 from normless.nn.channels import has_channels_first

@@ -16,7 +16,7 @@ from normless._internal.arguments import arguments_of
 from normless._internal.state import running
 from normless.affine.removal_edit import FreezableNorms
 from normless.doctor.facts.batches import Batches, mixed, size_of
-from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.trained.fit import Fit
 from normless.doctor.trained.meter import Meter
 from normless.doctor.trained.streams import Divisors, Sums

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from normless._internal.copying import is_sharded
-from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.held import trained_parameters
 from normless.doctor.facts.nonfinite import Broken, Search
 from normless.doctor.facts.replay import Replay
 from normless.doctor.facts.shards import reshard
+from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import Evidence
-from normless.doctor.rules.finite import count_not_finite
+from normless.doctor.rules.data import count_not_finite
 from normless.probes import preserve_state
 
 # The largest number of operations of a loss to name.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
-from normless.doctor.facts.flow import tensors
+from normless.doctor.facts.tracer import tensors
 
 # The largest numbers of parameters whose gradients are followed, and of the elements of each.
 FOLLOWED, ELEMENTS = 8, 4096

@@ -14,7 +14,7 @@ from torch.optim import SGD
 import normless as nl
 from normless.doctor import Treatment, treat
 from normless.doctor.experiments.cures import FREEZE
-from normless.doctor.facts.examination import lowest_of_constants
+from normless.doctor.facts.guessing import lowest_of_constants
 from normless.models import wide_resnet
 
 

@@ -1,19 +1,21 @@
-"""Checks of targets against inputs: contradictions, indices as quantities, padding that counts, unrelated labels."""
+"""Checks of targets against inputs: contradictions, indices as quantities, padding, unrelated and moved labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from math import log, sqrt
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless.doctor.experiments.engine import fits, tried
+from normless.doctor.experiments.engine import MANY, tried
+from normless.doctor.facts.changes import before_end
 from normless.doctor.facts.examination import Examination
-from normless.doctor.facts.flow import tensors
 from normless.doctor.facts.relations import IGNORED
+from normless.doctor.facts.tracer import reals
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor.rules.trials import is_fitted
 from normless.probes import compute_output, loss_of, preserve_state
 
 # Class indices are judged as quantities from this number of classes, and if this share of them can be told apart.
@@ -21,17 +23,25 @@ CLASSES, APART = 5, 0.7
 # The largest correlation of the distance between two classes and the difference of their indices.
 ORDERED = 0.4
 # Labels are compared with those of neighbours in batches of this size, up to this number of examples.
-MANY, MOST = 500, 2000
+LEAST, MOST = 500, 2000
 # Inputs of more values are not compared.
 MANY_VALUES = 10**7
 # Neighbours agree by chance if they agree more rarely than this many standard deviations above it.
 DEVIATIONS = 2.5
-# Steps on half of the examples, and the share of the loss of guessing that the other half must reach.
-STEPS, CLEARLY = 60, 0.97
+# Of steps on half of the examples, the share of the loss of guessing that the other half must reach.
+CLEARLY = 0.97
 # The share of examples with a contradiction, and of padding, that is a finding.
 CONTRADICTIONS, PADDING = 0.25, 0.5
 # Texts have an end token if this share of several of them ends in the same one.
 MOST_ENDS, SEVERAL = 0.9, 4
+# Fewer or smaller images say nothing of the place of targets; of so many values, correlations take seconds.
+IMAGES, SIDE, MANY_PIXELS = 8, 8, 4 * 10**6
+# A correlation counts from this multiple of the largest one of noise, √(2 log N) deviations among N; targets are
+# moved if it is so many times that where they lie, and so many positions away.
+ABOVE, TIMES, FAR = 1.2, 2.0, 2
+# Targets of which this share is moved are apart from their inputs, unless nearly all are moved in fewer ways than a
+# share of them, which a network can learn.
+MOVED, ALL, WAYS = 0.25, 0.9, 0.25
 _REGRESSIONS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
@@ -42,26 +52,32 @@ def check_relation(exam: Examination) -> Steps:
     if not isinstance(targets, Tensor) or targets.is_complex() or not targets.numel() or not targets.dim():
         raise NotAsked("the targets are no tensor of real numbers")
     yield from _nothing_counts(exam, targets)
-    yield from _padding(exam, targets)
-    yield from _uncounted_end(exam, targets)
+    sequences = [t for t in exam.given if t.shape == targets.shape and not t.is_floating_point()]
+    if sequences and targets.dim() == 2 and not targets.is_floating_point() and targets.shape[1] > 1:
+        yield from _padding(exam, sequences[0], targets)
+        yield from _uncounted_end(sequences[0], targets)
     x = _vectors(exam, len(targets))
     labels = targets.reshape(len(targets), -1)
     if x is None or labels.shape[1] != 1:
         return "there is not one target for each example"
     labels = labels[:, 0]
-    yield from _contradictions(x, labels)
     if any(made.call.name in _REGRESSIONS for made in exam.passed.losses):
         yield from _indices(x, labels)
-    if not labels.is_floating_point() and exam.passed.logits.dim() == 2:
-        yield from _absent(labels, exam.passed.logits.shape[1])
-        yield from _unrelated(exam, x, labels)
+    if not labels.is_floating_point():
+        yield from _contradictions(x, labels)
+        if exam.logits.dim() == 2:
+            classes = exam.logits.shape[1]
+            absent = sorted(set(range(classes)) - set(labels.tolist()))
+            if absent and len(absent) < classes - 1 and len(labels) >= 8 * classes:
+                yield finding("absent_class", (), {"class": absent[0], "absent": len(absent), "classes": classes})
+            yield from _unrelated(exam, x, labels)
     return f"{torch.unique(labels).numel()} different targets of {len(labels)} examples"
 
 
 def _nothing_counts(exam: Examination, targets: Tensor) -> Iterator[Finding]:
     """Report a loss that is exactly zero, with all gradients, and a column of the targets that is zero throughout."""
-    gradients = [norm for norm in exam.passed.gradients.values() if norm is not None]
-    if exam.passed.loss != 0.0 or not gradients or any(gradients):
+    gradients = exam.passed.reached
+    if exam.passed.loss != 0.0 or not gradients or any(gradients.values()):
         return
     columns = targets.reshape(len(targets), -1)
     zero = [] if columns.shape[1] < 2 else [*(~columns.any(0)).nonzero().flatten().tolist()]
@@ -71,7 +87,7 @@ def _nothing_counts(exam: Examination, targets: Tensor) -> Iterator[Finding]:
 
 def _vectors(exam: Examination, examples: int) -> Tensor | None:
     """Return all inputs of each example as one vector; None if they are large, sparse, or not a row for each."""
-    given = [tensor.detach() for tensor in tensors(exam.inputs) if tensor.numel()]
+    given = [tensor.detach() for tensor in exam.given if tensor.numel()]
     if not given or any(t.layout != torch.strided or t.is_complex() or not t.dim() for t in given):
         return None
     if any(len(t) != examples for t in given) or sum(t.numel() for t in given) > MANY_VALUES:
@@ -81,17 +97,14 @@ def _vectors(exam: Examination, examples: int) -> Tensor | None:
 
 def _contradictions(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     """Report equal inputs with different class labels."""
-    if labels.is_floating_point():
-        return
     distinct, index = torch.unique(x, dim=0, return_inverse=True)
     pairs = torch.unique(torch.stack([index, labels.to(index.device)], 1), dim=0)
     clashing = torch.bincount(pairs[:, 0], minlength=len(distinct)) > 1
     share = float(clashing[index].double().mean())
     if share >= CONTRADICTIONS:
-        evidence: Evidence = {"share": share, "examples": len(x), "distinct": len(distinct)}
-        found = finding("contradicting_labels", (), evidence)
         # Actions of a policy may differ in the same state, and states of few numbers recur.
-        yield replace(found, advice=bool((x == x.round()).all()))
+        evidence: Evidence = {"share": share, "examples": len(x), "distinct": len(distinct)}
+        yield finding("contradicting_labels", (), evidence, advice=bool((x == x.round()).all()))
 
 
 def _indices(x: Tensor, labels: Tensor) -> Iterator[Finding]:
@@ -111,71 +124,42 @@ def _indices(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     between = torch.cdist(centers, centers)[first, second]
     order = float(torch.corrcoef(torch.stack([between, (second - first).double()]))[0, 1])
     evidence: Evidence = {"classes": len(classes), "told_apart": apart, "correlation": order}
-    yield replace(finding("regressed_indices", (), evidence), advice=not (apart > APART and order < ORDERED))
-
-
-def _absent(labels: Tensor, classes: int) -> Iterator[Finding]:
-    """Report classes of the network that no label has, in a batch of many examples for each class."""
-    absent = sorted(set(range(classes)) - set(labels.tolist()))
-    if absent and len(absent) < classes - 1 and len(labels) >= 8 * classes:
-        yield finding("absent_class", (), {"class": absent[0], "absent": len(absent), "classes": classes})
+    yield finding("regressed_indices", (), evidence, advice=not (apart > APART and order < ORDERED))
 
 
 def _unrelated(exam: Examination, x: Tensor, labels: Tensor) -> Iterator[Finding]:
     """Report labels that agree with those of the nearest neighbours by chance only."""
     # The distances of tokens and identifiers mean nothing.
-    if any(not tensor.is_floating_point() for tensor in tensors(exam.inputs)):
+    if any(not tensor.is_floating_point() for tensor in exam.given):
         return
-    if len(x) < MANY or not exam.trials or any(fits(exam, trial) for trial in exam.trials):
+    if len(x) < LEAST or not exam.trials or is_fitted(exam):
         return
     x, labels = x[:MOST], labels[:MOST]
     x = (x - x.mean(0)) / x.std(0).clamp(min=1e-12)
-    distances = torch.cdist(x, x).fill_diagonal_(torch.inf)
-    agree = float((labels[distances.argmin(1)] == labels).double().mean())
+    nearest = torch.cdist(x, x).fill_diagonal_(torch.inf).argmin(1)
+    agree = float((labels[nearest] == labels).double().mean())
     shares = torch.bincount(labels - labels.min()).double() / len(labels)
     chance = float(shares.square().sum())
     limit = chance + DEVIATIONS * (chance * (1 - chance) / len(labels)) ** 0.5
-    linear = _linear_probe(x, labels)
-    most = float(shares.max())
-    best = most + DEVIATIONS * (most * (1 - most) / (len(labels) // 2)) ** 0.5
-    if shares.gt(0).sum() > 1 and agree <= limit and linear <= best and not _generalizes(exam):
-        evidence: Evidence = {"agreement": agree, "chance": chance, "linear": linear, "most_frequent": most}
-        yield finding("unrelated_labels", (), evidence)
+    if shares.gt(0).sum() > 1 and agree <= limit and not _generalizes(exam):
+        yield finding("unrelated_labels", (), {"agreement": agree, "chance": chance})
 
 
 def _generalizes(exam: Examination) -> bool:
     """Whether steps on every second example lower the loss of the others below that of guessing."""
     assert exam.optimizer is not None
-    given, labels = exam.inputs, exam.targets
-    seen, rest = (tree_map(lambda t, start=start: t[start::2], (given, labels)) for start in (0, 1))
-    model, _ = tried(exam.changed(inputs=seen[0], targets=seen[1]), exam.optimizer, STEPS)
+    batch = exam.inputs, exam.targets
+    seen, rest = (tree_map(lambda t, start=start: t[start::2], batch) for start in (0, 1))
+    model, _ = tried(exam.changed(inputs=seen[0], targets=seen[1]), exam.optimizer, MANY)
     with preserve_state(model, training=False), torch.no_grad():
         loss = float(loss_of(exam.loss, compute_output(model, rest[0]), *rest))
     return loss < CLEARLY * exam.guessing
 
 
-def _linear_probe(x: Tensor, labels: Tensor) -> float:
-    """Return the accuracy on every second example of a linear classifier fitted to the others by least squares."""
-    ones = torch.ones(len(x), 1, dtype=x.dtype, device=x.device)
-    x = torch.cat([x, ones], 1)
-    hot = torch.nn.functional.one_hot(labels - labels.min()).to(x)
-    a, b = x[::2], hot[::2]
-    ridge = 1e-2 * len(a) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    weights = torch.linalg.solve(a.T @ a + ridge, a.T @ b)
-    return float(((x[1::2] @ weights).argmax(1) == hot[1::2].argmax(1)).double().mean())
-
-
-def _padding(exam: Examination, targets: Tensor) -> Iterator[Finding]:
+def _padding(exam: Examination, tokens: Tensor, targets: Tensor) -> Iterator[Finding]:
     """Report padding at the end of sequences whose targets count in the loss."""
-    sequences = [t for t in tensors(exam.inputs) if t.shape == targets.shape and not t.is_floating_point()]
-    if targets.dim() != 2 or targets.is_floating_point() or not sequences or targets.shape[1] < 2:
-        return
-    tokens = sequences[0]
-    pad, read = targets[:, -1].mode().values, tokens[:, -1].mode().values
-    # From the last position backwards, as long as both are padding.
-    both = ((targets == pad) & (tokens == read)).flip(1).long().cumprod(1).flip(1).bool()
-    share = float(both.double().mean())
-    lengths = both.sum(1)
+    pad, both = targets[:, -1].mode().values, ~(before_end(targets) | before_end(tokens))
+    share, lengths = float(both.double().mean()), both.sum(1)
     if share < PADDING / 2 or torch.unique(lengths).numel() < 2 or int(lengths.max()) < 3:
         return
     for made in exam.passed.losses:
@@ -183,21 +167,18 @@ def _padding(exam: Examination, targets: Tensor) -> Iterator[Finding]:
         if is_counted and made.values["target"].numel() == targets.numel() and made.values["reduction"] != "none":
             weight = made.values["weight"]
             if weight is None or bool(weight[int(pad)]):
-                found = finding("padding_counts", (), {"share": share, "token": int(pad)})
-                yield replace(found, advice=share < PADDING)
+                evidence: Evidence = {"share": share, "token": int(pad)}
+                yield finding("padding_counts", (), evidence, advice=share < PADDING)
                 return
 
 
-def _uncounted_end(exam: Examination, targets: Tensor) -> Iterator[Finding]:
+def _uncounted_end(tokens: Tensor, targets: Tensor) -> Iterator[Finding]:
     """Report texts whose end is never counted, since the token that ends them is the padding, which is ignored.
 
     The labels of a language model are its tokens. Where a token of its own ends each text, the last counted one is
     the same in all of them.
     """
-    given = [t for t in tensors(exam.inputs) if t.shape == targets.shape and not t.is_floating_point()]
-    if targets.dim() != 2 or targets.is_floating_point() or not given or targets.shape[1] < 2:
-        return
-    tokens, is_counted = given[0], targets != IGNORED
+    is_counted = targets != IGNORED
     padding = tokens[~is_counted]
     if not len(padding) or bool((padding != padding[0]).any()) or bool((tokens[is_counted] == padding[0]).any()):
         return
@@ -208,9 +189,50 @@ def _uncounted_end(exam: Examination, targets: Tensor) -> Iterator[Finding]:
         return
     last = targets.gather(1, is_counted.sum(1, keepdim=True).clamp(min=1) - 1)[ends_padded]
     if float((last == last.mode(0).values).double().mean()) < MOST_ENDS:
-        evidence: Evidence = {
-            "class": int(padding[0]),
-            "texts": int(ends_padded.sum()),
-            "ends": len(torch.unique(last)),
-        }
+        evidence: Evidence = {"class": int(padding[0]), "texts": len(last), "ends": len(torch.unique(last))}
         yield finding("uncounted_end", (), evidence)
+
+
+@check("place of the targets")
+def check_place(exam: Examination) -> Steps:
+    """Correlate targets (examples, …, height, width) with inputs at all shifts and flips, for each example."""
+    y = exam.targets
+    is_map = isinstance(y, Tensor) and y.dim() in (3, 4) and not y.is_complex() and (y.dim() == 3 or y.shape[1] == 1)
+    images = [x for x in reals(exam.inputs) if is_map and x.dim() == 4 and len(x) == len(y)]
+    images = [x for x in images if x.shape[-2:] == y.shape[-2:] and min(x.shape[-2:]) >= SIDE and len(x) >= IMAGES]
+    if not images:
+        raise NotAsked("the targets have no value for each position of images")
+    number = min(len(y), MANY_PIXELS // images[0][0].numel())
+    if number < IMAGES:
+        raise NotAsked(f"{IMAGES} images have more than {MANY_PIXELS:.0e} values")
+    masks = y.detach().double().reshape(len(y), *y.shape[-2:])[:number]
+    moved, seen = _moves(images[0].detach().double()[:number], masks)
+    differs = len(set(moved)) >= max(2, WAYS * len(moved)) or len(moved) < ALL * seen
+    if seen >= IMAGES and len(moved) > MOVED * seen and differs:
+        evidence: Evidence = {"moved": len(moved), "examples": seen, "ways": len(set(moved))}
+        yield finding("moved_targets", (), evidence)
+    return f"{len(moved)} of {seen} that correlate with their images lie elsewhere"
+
+
+def _moves(x: Tensor, y: Tensor) -> tuple[list[tuple[int, int]], int]:
+    """Return the flips and shifts of targets that lie elsewhere, and the number of those that correlate anywhere."""
+    height, width = y.shape[-2:]
+    spectrum = torch.fft.fft2(x - x.mean((2, 3), keepdim=True))
+    moved: list[tuple[int, int]] = []
+    seen = 0
+    # Correlations (flips, examples, channels, shifts), with those of no shift first.
+    flipped = torch.stack([(y - y.mean((1, 2), keepdim=True)).flip(axes) for axes in ((), (-2,), (-1,), (-2, -1))])
+    at = torch.fft.ifft2(spectrum * torch.fft.fft2(flipped).unsqueeze(2).conj()).real.abs().flatten(3)
+    for own in at.unbind(1):
+        of_channel = own[:, int(own.amax((0, 2)).argmax())]
+        peak, here = float(of_channel.max()), float(of_channel[0, 0])
+        deviation = float(of_channel.square().mean().sqrt())
+        if peak < ABOVE * sqrt(2 * log(own.numel())) * deviation:
+            continue
+        seen += 1
+        flip, shift = divmod(int(of_channel.argmax()), height * width)
+        row, column = divmod(shift, width)
+        distance = max(min(row, height - row), min(column, width - column))
+        if peak > TIMES * here and (flip or distance > FAR):
+            moved.append((flip, shift))
+    return moved, seen
