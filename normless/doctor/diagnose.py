@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch.nn.functional as F
@@ -14,72 +14,30 @@ from torch.optim import Optimizer
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless._internal.exclusive import exclusive
+from normless.doctor import rules
 from normless.doctor.experiments import batches, investigation, rates, settings
 from normless.doctor.experiments.cures import with_tried_cures
-from normless.doctor.facts.batches import Batches, are_several, read_batches
+from normless.doctor.facts.batches import are_several, read_batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.held import one_optimizer, trained_parameters
 from normless.doctor.facts.passed import BackwardError, PassError
 from normless.doctor.facts.tables import tables_of
 from normless.doctor.facts.tracer import tensors
-from normless.doctor.findings import Budget, Check, Evidence, Finding, finding
+from normless.doctor.findings import STAGES, Budget, Check, Evidence, Finding, finding, rules_of
 from normless.doctor.report import Diagnosis
-from normless.doctor.rules import (
-    blocks,
-    construction,
-    data,
-    direction,
-    examples,
-    layers,
-    leaks,
-    losses,
-    modes,
-    outputs,
-    pairing,
-    reach,
-    relation,
-    scales,
-    terms,
-    unread,
-)
+from normless.doctor.rules import construction, data
 from normless.doctor.watch import own_step
 from normless.errors import InputsError, NormlessError
 from normless.probes import Loss, own_loss, split_batch
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
-# Checks of one recorded pass, and checks of the residual map.
-OF_PASS = (
-    *(modes.check_state, data.check_finite, data.check_values, pairing.check_pairing),
-    relation.check_place,
-    *(scales.check_scale, reach.check_reach),
-    *(outputs.check_last_activation, losses.check_meaning, outputs.check_dependence, layers.check_equal_units),
-    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics),
-    examples.check_examples,
-    *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
-    *(layers.check_nonlinearity, layers.check_first_layer),
-    *(construction.check_calls, construction.check_initial_scale),
-    reach.check_stops,
-    leaks.check_leaks,
-    examples.check_reshapes,
-    unread.check_unread,
-    outputs.check_invariance,
-)
-OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
+# Modules beside the rules whose checks are registered as they are imported.
+HOUSES = (rules, batches, investigation, rates, settings, own_step)
 # The name of what was not checked because something else forbids it.
 REST = "everything else"
 # Diagnoses of networks with so many parameters have a budget if none is given.
 LARGE = 5 * 10**6
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What a diagnosis tries: trial steps, experiments, further batches, and the person's own step."""
-
-    steps: int
-    investigate: bool | None
-    batches: Batches
-    step: own_step.OwnStep | None
 
 
 @exclusive
@@ -146,9 +104,20 @@ def diagnose(
         trial_steps = 0
     size = sum(parameter.numel() for parameter in model.parameters())
     allowed = budget if budget is not None or size < LARGE else 40 if optimizer is None else 80
-    examination = Examination(model, inputs, labels, loss, optimizer, residual_map, budget=Budget(allowed))
-    plan = _Plan(trial_steps, investigate, several or [(inputs, labels)], step)
-    checks = _run(examination, plan)
+    examination = Examination(
+        model,
+        inputs,
+        labels,
+        loss,
+        optimizer,
+        residual_map,
+        budget=Budget(allowed),
+        steps=trial_steps,
+        investigate=investigate,
+        batches=several or [(inputs, labels)],
+        step=step,
+    )
+    checks = _run(examination)
     if checks[-1].name == REST:
         return Diagnosis(checks, (), max(len(several), 1), tables_of(examination))
     cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
@@ -169,10 +138,10 @@ def _located(exam: Examination, found: Finding) -> Finding:
     return found
 
 
-def _run(exam: Examination, plan: _Plan) -> tuple[Check, ...]:
+def _run(exam: Examination) -> tuple[Check, ...]:
     """Run the checks until one blocks the others; each knows what those before it found."""
     checks: list[Check] = []
-    for check in _checks(exam, plan):
+    for check in _checks(exam):
         checks.append(check)
         exam.found += check.findings
         if check.asked:
@@ -183,8 +152,8 @@ def _run(exam: Examination, plan: _Plan) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
-    """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
+def _checks(exam: Examination) -> Iterator[Check]:
+    """Make the checks of the batch, and then those of all stages."""
     if is_sharded(exam.model):
         yield construction.check_optimizer(exam)
         why = "the weights are sharded, and a pass of one process waits for the others: diagnose before fully_shard"
@@ -214,29 +183,14 @@ def _checks(exam: Examination, plan: _Plan) -> Iterator[Check]:
         evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": said.splitlines()[0]}
         yield Check("types", "the network takes floats", (finding("integer_inputs", (), evidence),), blocks=True)
         return
-    for check in OF_PASS:
-        yield check(exam)
-    if exam.map is None:
-        yield Check("residual blocks", f"the network has no residual map: {exam.unmapped}", asked=False)
-    elif any(gradient is not None for gradient in exam.passed.gradients.values()):
-        for on_map in OF_MAP:
-            yield on_map(exam)
-    else:
-        yield Check("residual blocks", "there is no gradient to measure", asked=False)
-    yield construction.check_optimizer(exam)
-    yield direction.check_direction(exam)
-    yield rates.check_trial(exam, plan.steps)
-    yield scales.check_target_scale(exam)
-    yield terms.check_terms(exam)
-    yield relation.check_relation(exam)
-    yield settings.check_settings(exam, plan.steps)
-    if len(plan.batches) > 1 and plan.steps:
-        yield batches.check_batches(exam, plan.batches)
-    if plan.step is not None:
-        yield own_step.check_step(exam, plan.step, plan.batches)
-    yield unread.check_information(exam)
-    yield unread.check_time(exam)
-    yield investigation.check_experiments(exam, plan.steps, plan.investigate)
+    has_gradients = any(gradient is not None for gradient in exam.passed.gradients.values())
+    for stage in STAGES:
+        if stage == "map" and (exam.map is None or not has_gradients):
+            why = f"the network has no residual map: {exam.unmapped}" if exam.map is None else "there is no gradient"
+            yield Check("residual blocks", why, asked=False)
+            continue
+        for rule in rules_of(stage):
+            yield rule(exam)
 
 
 def _failed_backward(error: BackwardError) -> Check:

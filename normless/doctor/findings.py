@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Generic, TypeVar
 
 from normless.spec import jsonable
 
@@ -148,30 +147,68 @@ class Budget:
 
 
 Steps = Generator[Finding, None, str]
-Given = ParamSpec("Given")
+Subject = TypeVar("Subject")
+
+# What the checks of a diagnosis need, in the order in which it is there: a recorded pass without state of the pass
+# before, a residual map with gradients, an optimizer, trial steps, and what all other checks have found.
+STAGES = ("state", "pass", "map", "optimizer", "trial", "steps", "end", "experiments")
 
 
-def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps]], Callable[Given, Check]]:
-    """Turn a generator that yields findings and returns a summary, or raises `NotAsked`, into a check."""
+@dataclass(frozen=True)
+class Rule(Generic[Subject]):
+    """A check that can be made of an examination, or of a trained network.
 
-    def made(steps: Callable[Given, Steps]) -> Callable[Given, Check]:
-        @wraps(steps)
-        def checked(*args: Given.args, **named: Given.kwargs) -> Check:
-            running, findings = steps(*args, **named), []
-            try:
-                while True:
-                    findings.append(next(running))
-            except StopIteration as end:
-                return Check(name, end.value, tuple(findings), blocks=blocks and bool(findings))
-            except NotAsked as reason:
-                is_left_out = isinstance(reason, OverBudget)
-                return Check(
-                    name, str(reason), tuple(findings), bool(findings), blocks and bool(findings), is_left_out
-                )
+    Attributes:
+        steps: a generator that yields findings and returns a summary, or raises `NotAsked`.
+        needs: the stage of a diagnosis in which it is made; empty for the checks of others.
+        after: names of the checks of its stage whose findings it reads.
+    """
 
-        return checked
+    name: str
+    steps: Callable[[Subject], Steps]
+    needs: str = ""
+    blocks: bool = False
+    after: tuple[str, ...] = ()
+
+    def __call__(self, subject: Subject) -> Check:
+        """Make the check."""
+        running, findings = self.steps(subject), list[Finding]()
+        blocks = self.blocks
+        try:
+            while True:
+                findings.append(next(running))
+        except StopIteration as end:
+            return Check(self.name, end.value, tuple(findings), blocks=blocks and bool(findings))
+        except NotAsked as reason:
+            is_left_out, is_asked = isinstance(reason, OverBudget), bool(findings)
+            return Check(self.name, str(reason), tuple(findings), is_asked, blocks and is_asked, is_left_out)
+
+
+RULES: dict[str, list[Rule[Any]]] = {stage: [] for stage in STAGES}
+
+
+def check(
+    name: str, *, needs: str = "", blocks: bool = False, after: tuple[str, ...] = ()
+) -> Callable[[Callable[[Subject], Steps]], Rule[Subject]]:
+    """Turn a generator that yields findings and returns a summary into a check, and register it if it has a stage."""
+
+    def made(steps: Callable[[Subject], Steps]) -> Rule[Subject]:
+        rule = Rule(name, steps, needs, blocks, after)
+        if needs:
+            RULES[needs].append(rule)
+        return rule
 
     return made
+
+
+def rules_of(stage: str) -> Iterator[Rule[Any]]:
+    """Return the rules of a stage in the order of their files, each after those that it names."""
+    waiting = [*RULES[stage]]
+    while waiting:
+        names = {rule.name for rule in waiting}
+        ready = next(rule for rule in waiting if names.isdisjoint(rule.after))
+        waiting.remove(ready)
+        yield ready
 
 
 def causes_of(own: Finding, findings: Iterable[Finding], order: Mapping[str, int] | None = None) -> list[Finding]:

@@ -39,10 +39,16 @@ _MISALIGNED = {
 Losses = tuple[float, ...]
 
 
-@check("other batches")
-def check_batches(exam: Examination, batches: Batches) -> Steps:
+@check("other batches", needs="steps")
+def check_batches(exam: Examination) -> Steps:
     """Look for a training that fits the batches it sees, and learns nothing that holds for others."""
-    if len(batches) < LEAST or not any(exam.passed.gradients.values()) or not isfinite(exam.passed.loss):
+    batches = exam.batches
+    if (
+        not exam.steps
+        or len(batches) < LEAST
+        or not any(exam.passed.gradients.values())
+        or not isfinite(exam.passed.loss)
+    ):
         raise NotAsked(f"not tried: give {LEAST} batches or more, a list or a DataLoader")
     held = batches[: min(HELD, len(batches) // 2)]
     constant = _constant(exam, held)

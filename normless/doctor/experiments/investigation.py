@@ -45,9 +45,10 @@ _ORDER = ("loss", "optimizer", "weights", "operation", "inputs", "data")
 _NOISE = "with random inputs"
 
 
-@check("experiments")
-def check_experiments(exam: Examination, steps: int, asked: bool | None) -> Steps:
+@check("experiments", needs="experiments")
+def check_experiments(exam: Examination) -> Steps:
     """Change one part of the training after another, if the batch cannot be fitted and no cause is known."""
+    steps, asked = exam.steps, exam.investigate
     if steps < 1 or asked is False or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         raise NotAsked("none was made")
     if not exam.knows("not_fitted") and (not asked or any(fits(exam, trial) for trial in exam.trials)):

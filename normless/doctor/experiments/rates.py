@@ -74,9 +74,10 @@ _CAUSES = {
 }
 
 
-@check("trial steps")
-def check_trial(exam: Examination, steps: int) -> Steps:
-    """Take `steps` steps on the batch with copies of network and optimizer, and judge them."""
+@check("trial steps", needs="trial")
+def check_trial(exam: Examination) -> Steps:
+    """Take steps on the batch with copies of network and optimizer, and judge them."""
+    steps = exam.steps
     if steps < 1 or not any(exam.passed.gradients.values()):
         raise NotAsked(f"not tried: {'0 steps were requested' if steps < 1 else 'there is no gradient'}")
     if not isfinite(exam.passed.loss):

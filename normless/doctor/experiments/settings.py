@@ -50,8 +50,8 @@ _OTHERS = {
 }
 
 
-@check("settings of the optimizer")
-def check_settings(exam: Examination, steps: int) -> Steps:
+@check("settings of the optimizer", needs="steps")
+def check_settings(exam: Examination) -> Steps:
     """Look for settings that keep the optimizer from fitting the batch, by trials with their usual values."""
     if exam.optimizer is None or not exam.trials:
         raise NotAsked("not tried" if exam.optimizer else "no optimizer was given")
@@ -60,11 +60,11 @@ def check_settings(exam: Examination, steps: int) -> Steps:
         if len(betas) == 2 and float(betas[0]) > float(betas[1]):
             yield finding("swapped_betas", (), {"beta1": float(betas[0]), "beta2": float(betas[1])})
             break
-    yield from _long_memory(exam, exam.optimizer, steps)
+    yield from _long_memory(exam, exam.optimizer)
     trial: Trial = exam.trials[0]
     if fits(exam, trial):
         return "the batch is fitted with them"
-    suspects, number = [*_suspects(exam, exam.optimizer, trial)], max(MANY, steps)
+    suspects, number = [*_suspects(exam, exam.optimizer, trial)], max(MANY, exam.steps)
     if not suspects:
         return "none is unusual"
     (_, own, _), *_ = compared(exam, [UNCHANGED], number)
@@ -81,7 +81,7 @@ def check_settings(exam: Examination, steps: int) -> Steps:
     return f"{len(suspects)} unusual settings were restored in trials"
 
 
-def _long_memory(exam: Examination, optimizer: Optimizer, steps: int) -> Iterator[Finding]:
+def _long_memory(exam: Examination, optimizer: Optimizer) -> Iterator[Finding]:
     """Report a momentum that needs many steps to show that its rate is too large, by a trial with a usual one."""
     momentum = max(float(group.get("momentum", 0.0)) for group in optimizer.param_groups)
     if not MOMENTUM <= momentum < 1 or not isinstance(optimizer, SGD) or exam.knows("effective_rate"):
@@ -92,7 +92,7 @@ def _long_memory(exam: Examination, optimizer: Optimizer, steps: int) -> Iterato
         for group in copy.param_groups:
             group["momentum"], group["lr"] = USUAL, group["lr"] * factor
 
-    trial = Run(exam, Experiment(alter=alter)).to(steps)
+    trial = Run(exam, Experiment(alter=alter)).to(exam.steps)
     if trial.progress < -LITTLE:
         evidence = {"momentum": momentum, "rate": trial.rate / factor, "usual": USUAL, "same_rate": trial.rate}
         yield finding("long_memory", (), {**evidence, **trial.evidence})

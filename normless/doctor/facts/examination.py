@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from normless._internal.state import quiet, unfused
+from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.flow import Call, Flow
 from normless.doctor.facts.guessing import lowest_of_constants, lowest_of_outputs
 from normless.doctor.facts.held import trained_parameters
@@ -41,6 +42,7 @@ class Examination:
         influence: the size of the gradient with respect to the inputs, by their numbers, once it was calculated.
         dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
         budget: the steps on copies that may still be made.
+        steps, investigate, step: as in `diagnose`; batches: all that were given, the examined one first.
     """
 
     model: nn.Module
@@ -58,6 +60,10 @@ class Examination:
     influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    steps: int = 20
+    investigate: bool | None = None
+    batches: Batches = field(default_factory=list)
+    step: Callable[[nn.Module, Any, Any], Any] | None = None
 
     def knows(self, kind: str) -> bool:
         """Whether an earlier check has a finding of this kind."""

@@ -27,7 +27,7 @@ UNUSED = 1e-3
 _UNSEEN = "no residual sum could be measured"
 
 
-@check("signal along the skip path")
+@check("signal along the skip path", needs="map")
 def check_growth(exam: Examination) -> Steps:
     """Look for growth or decay of E[x²] that is exponential in depth."""
     table = exam.observed("signal")
@@ -81,7 +81,7 @@ def _largest_rise(logarithms: np.ndarray) -> tuple[int, int, float]:
     return min(first, last), last, 2.0**rise
 
 
-@check("gradient along the skip path")
+@check("gradient along the skip path", needs="map")
 def check_backward(exam: Examination) -> Steps:
     """Compare the norms of the gradient at the outputs of all blocks."""
     table = exam.observed("backward")
@@ -103,7 +103,7 @@ def check_backward(exam: Examination) -> Steps:
     return f"‖∂L/∂x‖ from {norms[0]:.3g} after the first block to {norms[-1]:.3g} after the last"
 
 
-@check("classes")
+@check("classes", needs="map")
 def check_classes(exam: Examination) -> Steps:
     """Look for a class that is predicted for most examples and dominates the gradient of the logits."""
     table, loss = exam.passed.tables["logits"], exam.passed.loss
@@ -131,7 +131,7 @@ def check_classes(exam: Examination) -> Steps:
     )
 
 
-@check("branches")
+@check("branches", needs="map")
 def check_branches(exam: Examination) -> Steps:
     """Look for branches without output and gradients, and for multipliers that stayed near zero in training."""
     if not exam.blocks:

@@ -44,7 +44,7 @@ _ALPHA = 0.3
 _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": "multipliers and scalar biases"}
 
 
-@check("modules that run")
+@check("modules that run", needs="pass")
 def check_calls(exam: Examination) -> Steps:
     """Look for modules that are never called and have no parameter that is read."""
     read = {source.name for call in exam.flow.calls for source in call.sources() if source.kind == "parameter"}
@@ -72,7 +72,7 @@ def _topmost(name: str, unused: set[str], leaves: dict[str, nn.Module]) -> str:
     return name
 
 
-@check("initial scale")
+@check("initial scale", needs="pass")
 def check_initial_scale(exam: Examination) -> Steps:
     """Compare the weights with the network's own initialization, and branch ends with the other weights."""
     asked = asked_deviations(exam.model)
@@ -149,7 +149,7 @@ def _same(a: float, b: float) -> bool:
     return abs(a - b) <= SAME * max(a, b)
 
 
-@check("optimizer")
+@check("optimizer", needs="optimizer")
 def check_optimizer(exam: Examination) -> Steps:
     """Compare the optimizer's parameters and weight decays with the default of `param_groups` for this network."""
     if exam.optimizer is None:

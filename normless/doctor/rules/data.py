@@ -96,7 +96,7 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     return finding(kind, (), evidence)
 
 
-@check("values of the targets")
+@check("values of the targets", needs="pass")
 def check_values(exam: Examination) -> Steps:
     """Look for targets that are all the same."""
     targets = exam.targets
@@ -128,7 +128,7 @@ def _is_one_on_purpose(exam: Examination, label: float) -> bool:
     return has_layers or not is_whole or (label == 0.0 and not exam.last.origin().layer)
 
 
-@check("finite values")
+@check("finite values", needs="pass")
 def check_finite(exam: Examination) -> Steps:
     """Look for a loss or a gradient that is not finite, and for the first such value in the pass."""
     passed = exam.passed

@@ -27,7 +27,7 @@ AGREEMENT = {"cosine_similarity": 1, "mse_loss": -1, "l1_loss": -1, "smooth_l1_l
 Bounds = tuple[bool, bool] | None
 
 
-@check("direction of the steps")
+@check("direction of the steps", needs="optimizer")
 def check_direction(exam: Examination) -> Steps:
     """Look for steps in the direction in which the loss has no bound, while it has one in the other direction.
 

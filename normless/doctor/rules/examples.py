@@ -32,7 +32,7 @@ GATHERS = {
 }  # fmt: skip
 
 
-@check("examples")
+@check("examples", needs="pass")
 def check_examples(exam: Examination) -> Steps:
     """Check whether an example has the same outputs in evaluation mode if all others, and its place, change."""
     read = [tensor for tensor in exam.given if tensor.dim() and tensor.layout == torch.strided]
@@ -156,7 +156,7 @@ def _is_graph(exam: Examination, mixing: Call | None, count: int) -> bool:
     return bool(places) and (mixing is None or mixing.path in places)
 
 
-@check("reshapes")
+@check("reshapes", needs="pass")
 def check_reshapes(exam: Examination) -> Steps:
     """Look for a reshape that moves an axis to another place, which a permutation of the axes should do."""
     calls = [call for call in exam.flow.calls if call.name in RESHAPES and call.is_signal and call.reads]

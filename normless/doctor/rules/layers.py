@@ -33,7 +33,7 @@ BETWEEN = 0.01
 _RECTIFIERS = ("relu", "relu6", "clamp_min", "threshold")
 
 
-@check("signal of the layers")
+@check("signal of the layers", needs="pass")
 def check_layers(exam: Examination) -> Steps:
     """Compare the differences between examples, and the sizes, at the first layer and at the last."""
     layers = exam.events("weight")
@@ -75,7 +75,7 @@ def check_layers(exam: Examination) -> Steps:
     return summary
 
 
-@check("gradient of the layers")
+@check("gradient of the layers", needs="pass")
 def check_layer_gradients(exam: Examination) -> Steps:
     """Compare the norm of the gradient at the first layer with the largest one."""
     layers = [event for event in exam.events("weight") if event.gradient]
@@ -96,7 +96,7 @@ def _gradient_norm(event: Event) -> float:
     return (event.gradient or 0.0) * sqrt(event.output.numel())
 
 
-@check("units")
+@check("units", needs="pass")
 def check_units(exam: Examination) -> Steps:
     """Look for units that are always off, activations that are flat, and attention on single positions."""
     if zeros := _stuck_zeros(exam):
@@ -121,7 +121,7 @@ def _source(exam: Examination, event: Event) -> str:
     return next(event.call.sources()).origin().path or event.place
 
 
-@check("equal units")
+@check("equal units", needs="pass")
 def check_equal_units(exam: Examination) -> Steps:
     """Look for layers with units of equal weights and equal gradients."""
     if alike := exam.passed.alike:
@@ -185,7 +185,7 @@ def _zero_attention(exam: Examination) -> Iterator[str]:
             yield from [name] if is_zero and exam.passed.gradients.get(name) else []
 
 
-@check("nonlinearity")
+@check("nonlinearity", needs="pass")
 def check_nonlinearity(exam: Examination) -> Steps:
     """Check whether f(x + x') - f(x) - f(x') + f(0) is zero, so that several layers compute no more than one."""
     layers, x = len({event.place for event in exam.events("weight")}), exam.inputs
@@ -224,7 +224,7 @@ def _beyond_linear(exam: Examination, model: nn.Module, first: Tensor, second: T
     return float((both - zero).abs().max()), float((both - left - right + zero).abs().max())
 
 
-@check("input of the first layer")
+@check("input of the first layer", needs="pass")
 def check_first_layer(exam: Examination) -> Steps:
     """Measure how much of the input of the first layer after an embedding differs between examples."""
     after = dropwhile(lambda event: event.call.name != "embedding", exam.passed.events)

@@ -31,7 +31,7 @@ BOTTLENECK = 2
 OWN = 0.1
 
 
-@check("leaks")
+@check("leaks", needs="pass")
 def check_leaks(exam: Examination) -> Steps:
     """Look for targets that are elements of the inputs, and for outputs that depend on these very elements."""
     targets = list(_targets(exam))

@@ -31,7 +31,7 @@ SPARSE = 0.05
 UNEVEN = 3.0
 
 
-@check("meaning of the targets")
+@check("meaning of the targets", needs="pass")
 def check_meaning(exam: Examination) -> Steps:
     """Compare the arguments of torch's losses with what they take."""
     for made in exam.passed.losses:

@@ -28,7 +28,7 @@ TIMES, SHARE = 2.0, 0.25
 ENOUGH = 8
 
 
-@check("modes")
+@check("modes", needs="pass")
 def check_modes(exam: Examination) -> Steps:
     """Look for norms in evaluation mode before they saw data, excessive dropout, and modes that differ."""
     modules = dict(exam.model.named_modules())
@@ -77,7 +77,7 @@ def _is_still(module: nn.Module) -> bool:
     return not bool(mean.any()) and bool((variance == 1).all()) and not takes_batch_statistics(module)
 
 
-@check("frozen norms")
+@check("frozen norms", needs="pass")
 def check_frozen_norms(exam: Examination) -> Steps:
     """Look for frozen norms with statistics that change."""
     modules = exam.model.named_modules()
@@ -131,7 +131,7 @@ def _lags(norm: _BatchNorm) -> bool:
     return is_slow and _batches(norm) >= SEVERAL and _left_of_initial(norm) > 0.5
 
 
-@check("norms")
+@check("norms", needs="pass")
 def check_norms(exam: Examination) -> Steps:
     """Look for norms of single elements, γ that stay zero, and running statistics that never change."""
     events = exam.events("norm")
@@ -155,7 +155,7 @@ def check_norms(exam: Examination) -> Steps:
     return f"{len(events)} norms ran"
 
 
-@check("batch statistics")
+@check("batch statistics", needs="pass")
 def check_statistics(exam: Examination) -> Steps:
     """Count the examples from which each batch norm computes its statistics."""
     sizes = {}
@@ -177,7 +177,7 @@ def check_statistics(exam: Examination) -> Steps:
     return f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
 
 
-@check("state between passes", blocks=True)
+@check("state between passes", needs="state", blocks=True)
 def check_state(exam: Examination) -> Steps:
     """Look for state that keeps the history of the last pass, and that the next pass reads."""
     kept = [

@@ -40,7 +40,7 @@ FIXED = 1e-2
 MANY_CHANNELS = 16
 
 
-@check("the last activation")
+@check("the last activation", needs="pass")
 def check_last_activation(exam: Examination) -> Steps:
     """Look for a softmax or an activation between the classifier and a loss that takes logits."""
     if squashed := _squashed(exam):
@@ -124,7 +124,7 @@ def _counts(ratio: float, values: int) -> bool:
     return any(abs(ratio / count - 1) < 1e-5 for count in (1, max(values, 1)))
 
 
-@check("outputs by example")
+@check("outputs by example", needs="pass")
 def check_dependence(exam: Examination) -> Steps:
     """Look for outputs that are the same for all examples, and for the first layer that makes them so."""
     logits = exam.logits.double()
@@ -145,7 +145,7 @@ def check_dependence(exam: Examination) -> Steps:
     return summary
 
 
-@check("invariances")
+@check("invariances", needs="pass")
 def check_invariance(exam: Examination) -> Steps:
     """Look for outputs that do not depend on the level or the scale of inputs on which the targets depend."""
     for event in exam.events("norm"):

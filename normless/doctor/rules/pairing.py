@@ -55,7 +55,7 @@ class _Value:
         return replace(self, gradients=with_rows(self.gradients, len(order), order))
 
 
-@check("pairing of outputs and targets")
+@check("pairing of outputs and targets", needs="pass")
 def check_pairing(exam: Examination) -> Steps:
     """Permute a tensor of the targets, or the outputs, along the batch: the loss or its gradient should change."""
     count, targets, output = len(exam.logits) if exam.logits.dim() else 0, exam.labels, exam.passed.output

@@ -34,7 +34,7 @@ _FACTORS = {*PRODUCTS, "mul", "div"} | {
 _EXPLAINED = {"dead_units": ("relu", "relu6"), "softmax_over_one": ("softmax", "log_softmax")}
 
 
-@check("reach of the gradient")
+@check("reach of the gradient", needs="pass")
 def check_reach(exam: Examination) -> Steps:
     """Look for parameters that no gradient reaches, and name the first place that cuts them off."""
     parameters = dict(exam.model.named_parameters())
@@ -165,7 +165,7 @@ def _detached_steps(exam: Examination) -> Iterator[Finding]:
         yield finding("detached_steps", call.where, {"steps": steps}, **call.words)
 
 
-@check("operations that pass no gradient")
+@check("operations that pass no gradient", needs="pass", after=("units", "the last activation"))
 def check_stops(exam: Examination) -> Steps:
     """Find the operation closest to the loss that reads a gradient and passes on zeros."""
     norms = exam.passed.reached

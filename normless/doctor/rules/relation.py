@@ -45,7 +45,7 @@ MOVED, ALL, WAYS = 0.25, 0.9, 0.25
 _REGRESSIONS = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
-@check("relation of inputs and targets")
+@check("relation of inputs and targets", needs="steps")
 def check_relation(exam: Examination) -> Steps:
     """Look for targets that contradict each other, do not belong to the inputs, or are padding."""
     targets = exam.targets
@@ -193,7 +193,7 @@ def _uncounted_end(tokens: Tensor, targets: Tensor) -> Iterator[Finding]:
         yield finding("uncounted_end", (), evidence)
 
 
-@check("place of the targets")
+@check("place of the targets", needs="pass")
 def check_place(exam: Examination) -> Steps:
     """Correlate targets (examples, …, height, width) with inputs at all shifts and flips, for each example."""
     y = exam.targets

@@ -59,7 +59,7 @@ def first_columns(exam: Examination) -> Columns | None:
     return None
 
 
-@check("scale of the inputs")
+@check("scale of the inputs", needs="pass")
 def check_scale(exam: Examination) -> Steps:
     """Look for inputs far from the scale of weights, and for columns that outweigh or hide others."""
     columns = first_columns(exam)
@@ -129,7 +129,7 @@ def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Find
         yield finding("hidden_inputs", (), {"share": share, "mean": means, "deviation": deviation})
 
 
-@check("scale of the targets")
+@check("scale of the targets", needs="steps")
 def check_target_scale(exam: Examination) -> Steps:
     """Compare trial steps with the targets and with standardized ones, where their size is far from the outputs'."""
     targets = exam.targets

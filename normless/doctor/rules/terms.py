@@ -51,7 +51,7 @@ class _Scalars(Tracer):
             self.made[seen.call] = seen.made[0]
 
 
-@check("terms of the loss")
+@check("terms of the loss", needs="steps")
 def check_terms(exam: Examination) -> Steps:
     """Look for terms of the loss without gradient, and for data terms that another term keeps from falling."""
     if not isfinite(exam.passed.loss) or not exam.trials or exam.optimizer is None:

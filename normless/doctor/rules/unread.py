@@ -42,7 +42,7 @@ FACTOR = 1e4
 _OF_ATTENTION = {"softmax", "multi_head_attention_forward"}
 
 
-@check("inputs that are read")
+@check("inputs that are read", needs="pass")
 def check_unread(exam: Examination) -> Steps:
     """Look for inputs without influence on the outputs, and for padding with more influence than the sequence."""
     yield from _thrown_away(exam)
@@ -162,7 +162,7 @@ def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
             return
 
 
-@check("information")
+@check("information", needs="end")
 def check_information(exam: Examination) -> Steps:
     """Look for a layer of one unit that everything passes, and for outputs that ignore the order of a sequence."""
     narrow = _narrow(exam)
@@ -239,7 +239,7 @@ def _same_but_for_order(x: Tensor, y: object) -> int:
     return sum(len(labels) - 1 for labels in sets.values())
 
 
-@check("gradient through time")
+@check("gradient through time", needs="end")
 def check_time(exam: Examination) -> Steps:
     """Compare the gradients of the loss with respect to the first and the last steps of the inputs.
 

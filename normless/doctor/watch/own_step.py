@@ -13,7 +13,6 @@ from torch import Tensor
 
 from normless._internal.state import preserve_random_state, quiet
 from normless.doctor.experiments.engine import copies
-from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.findings import NotAsked, Steps, check
 from normless.doctor.watch.watch import watch
@@ -25,9 +24,12 @@ OwnStep = Callable[..., Any]
 STEPS = 40
 
 
-@check("the training step")
-def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
+@check("the training step", needs="steps")
+def check_step(exam: Examination) -> Steps:
     """Run the step on copies of network and optimizer under a watch, in turn on each batch."""
+    if exam.step is None:
+        raise NotAsked("none was given: nl.diagnose(…, step=)")
+    step: OwnStep = exam.step
     if exam.optimizer is None:
         raise NotAsked("a step needs its optimizer: nl.diagnose(…, optimizer=, step=)")
     name = getattr(step, "__name__", type(step).__name__)
@@ -44,7 +46,7 @@ def check_step(exam: Examination, step: OwnStep, batches: Batches) -> Steps:
     known: list[float] = []
     # Each warning of the watch begins with its step.
     with preserve_random_state(model), torch.enable_grad(), quiet("Step "), watch(model) as watched:
-        for batch in islice(cycle(batches), STEPS):
+        for batch in islice(cycle(exam.batches), STEPS):
             try:
                 loss = step(model, batch, optimizer)
             except Exception as error:
