@@ -143,13 +143,14 @@ def scripted(script: Callable[[nn.Module], nn.Module]) -> nn.Module:
     return net
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:inner is TorchScript")
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 def test_norms_beside_a_torchscript_child_are_folded_and_frozen(kind: str) -> None:
     example = torch.randn(1, 6, 5, 4).double()
     net = scripted(torch.jit.script if kind == "scripted" else lambda inner: torch.jit.trace(inner, example))  # type: ignore[no-untyped-call]
     expected = net(IMAGES)
-    new, report = nl.fold(net, IMAGES)
+    with pytest.warns(nl.EvaluationOnlyWarning, match="inner is TorchScript, whose norms stay"):
+        new, report = nl.fold(net, IMAGES)
     assert (fate(report), fate(report, "norm2")) == ("folded into layer before it", "folded into last before it")
     assert fate(report, "inner.2").startswith("kept: it is TorchScript")
     for made in (new, nl.freeze(net), nl.fuse_for_inference(net, IMAGES, allow_partial=True)):
