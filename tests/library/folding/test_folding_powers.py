@@ -71,13 +71,17 @@ def test_gamma_and_beta_go_into_all_readers_of_a_norm_that_stays(case: str) -> N
     assert torch.equal(nl.fold(net, VECTORS)[0](VECTORS), net(VECTORS))
 
 
-def test_gammas_of_images_do_not_pass_a_padded_border_with_a_shift() -> None:
-    for norm, said in ((nn.GroupNorm(2, 4), "stay, since layer pads its input"), (nn.GroupNorm(2, 4), "folded")):
-        layer = nn.Conv2d(4, 3, 3, padding=int("stay" in said))
-        net = drawn(Written(lambda m, x: m.layer(m.norm(x)), norm=norm, layer=layer))
+def test_beta_stays_in_a_norm_before_a_padded_border_which_gamma_passes() -> None:
+    norm = nn.GroupNorm(2, 4)
+    for padding, said in ((1, "kept: γ folded into layer after it: β stays"), (0, "kept: γ and β folded into layer")):
+        net = drawn(Written(lambda m, x: m.layer(m.norm(x)), norm=norm, layer=nn.Conv2d(4, 3, 3, padding=padding)))
         new, report = nl.fold(net, IMAGES, gammas=True)
-        assert said in fate(report)
+        assert fate(report).startswith(said)
         torch.testing.assert_close(new(IMAGES), net(IMAGES), rtol=1e-10, atol=1e-10)
+        assert (new.norm.weight == 1).all()
+        torch.testing.assert_close(
+            new.norm.bias, net.norm.bias / net.norm.weight if padding else torch.zeros(4).double()
+        )
 
 
 def test_gammas_of_a_vision_transformer_beside_batch_norms_that_are_folded() -> None:
