@@ -5,23 +5,30 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from normless.errors import NormlessError
 from normless.registry import Registry
 from normless_papers.budgets import BUDGETS as BUDGETS
+from normless_papers.budgets import Aspect, aspects_of, typed
 from normless_papers.budgets import Budget as Budget
-from normless_papers.budgets import typed
 from normless_papers.claims import Basis, Check, Tests, checks_by, qualified
+from normless_papers.claims.declared import declared
 from normless_papers.evidence import Evidence as Evidence
 from normless_papers.published import Published, UnknownArtefactError, entries_of, published, published_as
 
 if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory
+    from normless_papers.experiments.effort import Training
+    from normless_papers.experiments.runs import Runs
+
+# One training, or several by name.
+Trainings: TypeAlias = "Training | Mapping[str, Training]"
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,6 @@ class Context:
     """The arguments of an artefact's function besides its settings.
 
     Attributes:
-        lab: runs training configurations and sweeps; finished runs are not repeated.
         directory: an existing folder for files of the artefact.
         data: the user's data set in place of the budget's, as text such as cifar10.
         data_root: folder of the data sets; the default folder if None.
@@ -38,7 +44,6 @@ class Context:
     """
 
     budget: Budget
-    lab: Laboratory
     directory: Path
     data: str | None = None
     data_root: str | None = None
@@ -54,27 +59,62 @@ class Context:
         return self.data or default
 
 
+class MissingRunsError(NormlessError):
+    """Some runs of an artefact are not finished, and none are to be trained."""
+
+
 @dataclass(frozen=True)
 class Artefact:
-    """An artefact of a paper: its published claim, the function that measures it, and the checks of the claim.
+    """An artefact of a paper: its published claim, what it trains, the function that measures it, and the checks.
 
     Attributes:
         basis: what its checks rest on, see `normless_papers.claims.Basis`.
+        function: measures it, given the context, its finished runs if it trains any, and its settings.
         checks: of the claim, from the `facts` that the function measured and nothing else.
+        trains: what it trains in a context at some settings; None if it trains nothing.
     """
 
     published: Published
     basis: Basis
     function: Callable[..., Evidence]
     checks: Callable[[Any], Sequence[Check]]
+    trains: Callable[..., Trainings] | None = None
 
     def __post_init__(self) -> None:
         names = {name: getattr(self.function, name, None) for name in ("__module__", "__name__", "__qualname__")}
         vars(self).update(names, __doc__=self.function.__doc__ or self.published.claim)
 
-    def __call__(self, context: Context, **settings: Any) -> Evidence:
-        """Call the function."""
-        return self.function(context, **settings)
+    def trainings(self, context: Context, **changes: Any) -> dict[str, Training]:
+        """Return what it trains by name, at the settings of the context's budget, some of them changed."""
+        if self.trains is None:
+            return {}
+        trainings = self.trains(context, **{**self.settings[context.budget], **changes})
+        return dict(trainings) if isinstance(trainings, Mapping) else {"": trainings}
+
+    def runs(
+        self, context: Context, laboratory: Laboratory, *, missing: bool = True, **changes: Any
+    ) -> dict[str, Runs]:
+        """Return its runs by the names of `trainings`; those that are `missing` are trained.
+
+        MissingRunsError if there are missing runs that are not to be trained.
+        """
+        # Most artefacts train nothing, and need no laboratory.
+        from normless_papers.experiments.runs import carry_out, read
+
+        trainings = self.trainings(context, **changes)
+        if missing:
+            return {name: carry_out(laboratory, training) for name, training in trainings.items()}
+        found = {name: read(laboratory, training) for name, training in trainings.items()}
+        if absent := sum(runs.missing for runs in found.values()):
+            raise MissingRunsError(f"{absent} runs of {self.published.id} are missing.")
+        return found
+
+    def __call__(self, context: Context, runs: Mapping[str, Runs], **changes: Any) -> Evidence:
+        """Call the function with its runs and the settings of the context's budget, some of them changed."""
+        settings = {**self.settings[context.budget], **changes}
+        if self.trains is None:
+            return self.function(context, **settings)
+        return self.function(context, runs[""] if [*runs] == [""] else runs, **settings)
 
     @cached_property
     def settings(self) -> Mapping[Budget, Mapping[str, Any]]:
@@ -84,6 +124,11 @@ class Artefact:
             # Only some artefacts have designs for the campaign or are enlarged for a card.
             budgets = {**dict.fromkeys(("cpu", "deep", "gpu"), budgets["small"]), **budgets}
         return {budget: typed(self.function, budgets[budget]) for budget in BUDGETS if budget in budgets}
+
+    @property
+    def aspects(self) -> dict[str, Aspect]:
+        """What its settings decide, as annotated."""
+        return aspects_of(self.function)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -142,7 +187,8 @@ def artefact(
     id: str,  # noqa: A002 - the papers' index uses this name
     *,
     basis: Basis,
-    checks: Callable[[Any], Sequence[Check] | Tests],
+    checks: Callable[[Any], Sequence[Check] | Tests] | None = None,
+    trains: Callable[..., Trainings] | None = None,
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
     """Register the function that measures an artefact.
 
@@ -152,7 +198,10 @@ def artefact(
     Args:
         id: `PAPER/NAME`.
         basis: what the checks rest on.
-        checks: returns checks of the claim, or tests by claim, given the function's `Evidence.facts`.
+        checks: returns checks of the claim, or tests by claim, given the function's `Evidence.facts`; if None, they
+            are those of the entry's `claims`.
+        trains: returns what is trained, one `Training` or several by name, given a context and the settings; the
+            function then takes its `Runs`, or these by name, after the context.
 
     Raises:
         UnknownArtefactError: the YAML file has no entry of this id.
@@ -161,7 +210,8 @@ def artefact(
 
     def register(function: Callable[..., Evidence]) -> Artefact:
         entry = published().get(id) or _published_beside(function, id)
-        return ARTEFACTS.register(id)(Artefact(entry, basis, function, checks_by(checks)))
+        made = partial(declared, entry.claims) if checks is None else checks_by(checks)
+        return ARTEFACTS.register(id)(Artefact(entry, basis, function, made, trains))
 
     return register
 

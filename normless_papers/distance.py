@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING, Any
 
-from normless_papers.budgets import Budget
+from normless_papers.budgets import OF_RUNS, Aspect, Budget, aspects_of
 
-# The settings of artefacts' functions by what they decide; all others decide the length of the training.
-_DATA = ("data", "crop", "side", "shown", "vocabulary", "cutout")
-_NETWORK = (
-    *("model", "models", "channels", "depth", "depths", "deep", "deep_width", "width", "layers", "blocks"),
-    *("conv_blocks", "classifiers", "features", "size", "trained", "written_out", "ghost"),
-)
-_SEEDS = (
-    *("replicates", "best", "draws", "batches", "runs", "tables", "points", "rounds"),
-    *("images", "examples", "minibatches"),
-)
-_ASPECTS = MappingProxyType(
-    {name: aspect for aspect, names in (("data", _DATA), ("network", _NETWORK), ("seeds", _SEEDS)) for name in names}
-)
-# Settings that describe an effort and decide nothing, with all below them.
-_DESCRIPTIONS = frozenset({"reduced", "plateau", "folder", "run", "extensions", "further"})
-_NAMED = ("data", "model", "models", "shown")
+if TYPE_CHECKING:
+    from normless_papers.artefact import Artefact
+
 _MOST, _SHORT = 3, 3
+# How far a grid may be extended describes it, and decides nothing.
+_OF_GRIDS = {"extensions": Aspect("")}
 # An argument that every network of the papers has, whose weights the scheme draws.
 _UNSET = ", initialization=None"
 
@@ -55,28 +43,31 @@ class Distance:
 
 
 def distance_of(
-    settings: Mapping[Budget, Mapping[str, Any]], budget: Budget, data: str | None = None, origin: str = ""
+    artefact: Artefact,
+    budget: Budget,
+    data: str | None = None,
+    origin: str = "",
+    settings: Mapping[Budget, Mapping[str, Any]] | None = None,
 ) -> Distance:
     """Compare the settings of an artefact's function at a budget with those at the paper's own.
 
     Args:
         data: the user's data set in place of the budget's.
         origin: the provenance of the data set.
+        settings: by budget; the artefact's own if None.
     """
+    settings = artefact.settings if settings is None else settings
     if "paper" not in settings:
         return Distance(of_same_kind=False, known=False)
-    ours, theirs = (_values(settings[name]) for name in (budget, "paper"))
+    ours, theirs = (_values(settings[name], artefact.aspects) for name in (budget, "paper"))
     if data is not None:
-        ours |= {path: [data] for path in ours if path[-1] == "data"}
+        ours |= {place: [data] for place in ours if place.path[-1] == "data"}
     texts: dict[str, dict[str, None]] = {name: {} for name in ("data", "network", "length", "seeds")}
     of_same_kind = True
-    for path in dict.fromkeys([*ours, *theirs]):
-        name, aspect = path[-1], _ASPECTS.get(path[-1], "length")
-        if not _DESCRIPTIONS.isdisjoint(path):
-            continue
-        own, printed = ours.get(path, []), theirs.get(path, [])
-        texts[aspect][_difference(name, own, printed)] = None
-        if aspect in ("data", "network") and not _elements(own) <= _elements(printed):
+    for place in dict.fromkeys([*ours, *theirs]):
+        own, printed = ours.get(place, []), theirs.get(place, [])
+        texts[place.aspect.of][_difference(place, own, printed)] = None
+        if place.aspect.of in ("data", "network") and not _elements(own) <= _elements(printed):
             of_same_kind = False
     said = {name: _listed(list(found)) for name, found in texts.items()}
     if "JPEG" in origin and not said["data"]:
@@ -84,48 +75,58 @@ def distance_of(
     return Distance(said["data"], said["network"], said["length"], said["seeds"], of_same_kind)
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a setting stands; of one that is named, its name alone: another data set may have a place of its own."""
+
+    path: tuple[str, ...]
+    aspect: Aspect
+
+
 def _elements(values: list[Any]) -> set[str]:
     """Return single values, and the elements of lists, as text."""
     return {str(item) for value in values for item in (value if isinstance(value, tuple) else (value,))}
 
 
-def _values(settings: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """Return the values of nested settings by their paths, those of several efforts together.
-
-    Data and networks are compared by name, wherever they stand: another data set may have a place of its own.
-    """
-    values: dict[tuple[str, ...], list[Any]] = {}
-    for path, value in _leaves(settings):
-        place = path[-1:] if path[-1] in _NAMED else path
-        if value is not None and value not in values.setdefault(place, []):
+def _values(settings: Mapping[str, Any], declared: Mapping[str, Aspect]) -> dict[_Place, list[Any]]:
+    """Return the values of nested settings by their places, those of several efforts together."""
+    values: dict[_Place, list[Any]] = {}
+    for path, value, aspect in _leaves(settings, (), declared):
+        place = _Place(path[-1:] if aspect.named else path, aspect)
+        if aspect.of and value is not None and value not in values.setdefault(place, []):
             values[place].append(value)
     return values
 
 
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the paths and values of nested settings, without the places in a list of efforts."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {own.name: getattr(value, own.name) for own in fields(value)}
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _leaves(item, (*path, str(name)))
-    elif isinstance(value, tuple) and any(map(is_dataclass, value)):
-        for item in value:
-            yield from _leaves(item, path)
-    else:
-        yield path, value
+def _leaves(
+    settings: Mapping[str, Any], path: tuple[str, ...], declared: Mapping[str, Aspect]
+) -> Iterator[tuple[tuple[str, ...], Any, Aspect]]:
+    """Yield the paths, values and aspects of nested settings, without the places in a list of efforts."""
+    # Reading results does not need the laboratory.
+    from normless_lab.sweeps import RateGrid
+
+    for name, value in settings.items():
+        here, aspect = (*path, str(name)), declared.get(name, Aspect())
+        efforts = value if isinstance(value, tuple) and any(map(is_dataclass, value)) else (value,)
+        for own in efforts if aspect.of else ():
+            if is_dataclass(own) and not isinstance(own, type):
+                yield from _leaves(vars(own), here, _OF_GRIDS if isinstance(own, RateGrid) else aspects_of(type(own)))
+            elif isinstance(own, Mapping):
+                yield from _leaves(own, here, OF_RUNS)
+            else:
+                yield here, own, aspect
 
 
-def _difference(name: str, ours: list[Any], theirs: list[Any]) -> str:
+def _difference(place: _Place, ours: list[Any], theirs: list[Any]) -> str:
     """Return a difference in words; empty for a setting that only the paper has, unless it is data or a network."""
     own = [value for value in ours if value not in theirs]
     printed = [value for value in theirs if value not in ours]
-    named = name.replace("_", " ")
-    words = "" if name in _NAMED else f"{named} "
+    named, known = place.path[-1].replace("_", " "), place.aspect.named
+    words = "" if known else f"{named} "
     if not own:
-        return f"without {_listed(list(map(_text, printed)), ', ')}" if printed and (name in _NAMED or ours) else ""
+        return f"without {_listed(list(map(_text, printed)), ', ')}" if printed and (known or ours) else ""
     if not printed:
-        return f"{'also ' if name in _NAMED else words}{_listed(list(map(_text, own)), ', ')}"
+        return f"{'also ' if known else words}{_listed(list(map(_text, own)), ', ')}"
     if len(own) == len(printed) == 1 and isinstance(own[0], tuple) and isinstance(printed[0], tuple):
         counts = len(own[0]), len(printed[0])
         if max(counts) > _SHORT:

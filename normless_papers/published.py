@@ -45,6 +45,8 @@ class Published:
         claim: the paper's conclusion.
         note: damaged, contradictory or open passages of the text; empty if there are none.
         budgets: settings of the artefact's function at each budget, as plain data, and `remarks` on every result.
+        claims: the claim's checks as data, see `normless_papers.claims.declared`; empty if a function makes them.
+        compares: a table or figure of De & Smith, see `normless_papers.experiments.de_smith`; empty for others.
         protocol: the text's sentences on its training by aspect, see `normless_papers.experiments.protocol.ASPECTS`,
             each with its section; an aspect of which the text is silent is left out.
     """
@@ -59,6 +61,8 @@ class Published:
     note: str
     budgets: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     protocol: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    claims: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
+    compares: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def paper(self) -> str:
@@ -77,13 +81,14 @@ class Published:
         if isinstance(printed, dict):
             printed = [{"quantity": name, "value": value} for name, value in printed.items()]
         known = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": ""}
-        known |= {"budgets": {}, "protocol": {}}
+        known |= {"budgets": {}, "protocol": {}, "claims": (), "compares": {}}
         known |= {name: values[name] for name in (*known, "id", "claim") if name in values}
         return cls(**known, rows=tuple(MappingProxyType(dict(row)) for row in printed))
 
     def to_entry(self) -> dict[str, Any]:
-        """Return the entry for `from_entry`, without the budgets and the protocol."""
-        values = {name: value for name, value in vars(self).items() if name not in ("budgets", "protocol")}
+        """Return the entry for `from_entry`, without the budgets, the protocol and the declared claims."""
+        left_out = ("budgets", "protocol", "claims", "compares")
+        values = {name: value for name, value in vars(self).items() if name not in left_out}
         return values | {"published": list(values.pop("rows"))}
 
 

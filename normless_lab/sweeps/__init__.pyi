@@ -23,6 +23,7 @@ from .progress import SweepProgress as SweepProgress
 from .rates import RateGrid as RateGrid
 from .result_tables import SweepResult as SweepResult
 from .result_tables import further_points as further_points
+from .result_tables import needed_runs as needed_runs
 from .result_tables import sweep_result as sweep_result
 from .runs import KINDS as KINDS
 from .runs import METRICS as METRICS

@@ -1,9 +1,11 @@
 """Claims of the papers as checks: estimates over replicates, tests of them at 95 %, and verdicts."""
 
 from normless_papers.claims.checks import BASES as BASES
+from normless_papers.claims.checks import CONCLUSIONS as CONCLUSIONS
 from normless_papers.claims.checks import Aspect as Aspect
 from normless_papers.claims.checks import Basis as Basis
 from normless_papers.claims.checks import Check as Check
+from normless_papers.claims.checks import Conclusion as Conclusion
 from normless_papers.claims.checks import Test as Test
 from normless_papers.claims.checks import Tests as Tests
 from normless_papers.claims.checks import Verdict as Verdict
@@ -14,6 +16,7 @@ from normless_papers.claims.checks import beyond as beyond
 from normless_papers.claims.checks import check as check
 from normless_papers.claims.checks import checks_by as checks_by
 from normless_papers.claims.checks import close as close
+from normless_papers.claims.checks import conclusion_of as conclusion_of
 from normless_papers.claims.checks import decided as decided
 from normless_papers.claims.checks import equals as equals
 from normless_papers.claims.checks import equivalent as equivalent
@@ -24,14 +27,11 @@ from normless_papers.claims.checks import larger as larger
 from normless_papers.claims.checks import lies_within as lies_within
 from normless_papers.claims.checks import near as near
 from normless_papers.claims.checks import not_asked as not_asked
+from normless_papers.claims.checks import obstacle_of as obstacle_of
 from normless_papers.claims.checks import premise as premise
 from normless_papers.claims.checks import qualified as qualified
 from normless_papers.claims.checks import stated as stated
 from normless_papers.claims.checks import within as within
-from normless_papers.claims.conclusions import CONCLUSIONS as CONCLUSIONS
-from normless_papers.claims.conclusions import Conclusion as Conclusion
-from normless_papers.claims.conclusions import conclusion_of as conclusion_of
-from normless_papers.claims.conclusions import obstacle_of as obstacle_of
 from normless_papers.claims.estimates import IMAGENET_DEVIATION as IMAGENET_DEVIATION
 from normless_papers.claims.estimates import UNKNOWN as UNKNOWN
 from normless_papers.claims.estimates import Estimate as Estimate

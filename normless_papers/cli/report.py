@@ -68,8 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 @contextmanager
 def _results_of(directories: Sequence[Path], source: Path | None) -> Iterator[Path]:
     """Make the folder of results of which the pages are; differing runs are named on standard error."""
-    from normless_papers.results.merged import merged
-    from normless_papers.results.run_file import rebuilt
+    from normless_papers.results.run_file import merged, rebuilt
 
     with ExitStack() as opened:
         folders = [*directories, *([] if source is None else [opened.enter_context(rebuilt(source))])]
@@ -86,7 +85,7 @@ def run(namespace: Namespace) -> int:
     # A folder without results is refused before anything is written.
     written = _pages(namespace) if protocols is None or directories or source is not None else []
     if protocols is not None:
-        from normless_papers.pages.protocols import protocols_page
+        from normless_papers.pages.silent import protocols_page
 
         protocols.write_text(protocols_page(), encoding="utf-8")
         written.append(protocols)
@@ -97,12 +96,12 @@ def run(namespace: Namespace) -> int:
 
 def _pages(namespace: Namespace) -> list[Path]:
     """Write the pages of results, and the files of them that are asked for."""
-    from normless_papers.pages.front_page import front_page_of
+    from normless_papers.pages.headline import front_page_of
     from normless_papers.pages.silent import silent_page
     from normless_papers.pages.site import write_pages_of
     from normless_papers.pages.verdicts import verdicts_page
+    from normless_papers.results.reproduction import stored
     from normless_papers.results.run_file import write_runs
-    from normless_papers.results.storage import stored
 
     directories, source = namespace.directories, namespace.source
     if not directories and source is None:

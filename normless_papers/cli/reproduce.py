@@ -19,7 +19,7 @@ from normless_papers.budgets import Budget
 from normless_papers.published import PAPERS, Published, published, published_as
 
 if TYPE_CHECKING:
-    from normless_papers.cli.progress import ReproductionProgress
+    from normless_papers.cli.text import ReproductionProgress
     from normless_papers.planning.plan import Need, Step
     from normless_papers.results.reproduction import Reproduction
 
@@ -110,9 +110,8 @@ def run(namespace: Namespace) -> int:
         from normless_papers.pages.headline import headline_artefacts
 
         entries = [published_of(name) for name in dict.fromkeys(namespace.ids or headline_artefacts())]
-    from normless_papers.cli.progress import ReproductionProgress
-    from normless_papers.cli.text import in_full, plan_text, summary
-    from normless_papers.results.storage import folder_of
+    from normless_papers.cli.text import ReproductionProgress, in_full, plan_text, summary
+    from normless_papers.results.reproduction import folder_of
 
     # Output of an artefact does not mix with the answer.
     with redirect_stdout(sys.stderr):
@@ -165,7 +164,7 @@ def _carried_out(
 
 def _in_minutes(names: Sequence[str], namespace: Namespace) -> tuple[list[Reproduction], list[Step]]:
     """Carry out artefacts in the order of their plan until the minutes are over; return also what is left."""
-    from normless_papers.cli.progress import ReproductionProgress
+    from normless_papers.cli.text import ReproductionProgress
     from normless_papers.planning.plan import claims_at, needs_of, steps_of
 
     claims = claims_at(namespace.budget) if namespace.headlines else {name: (name,) for name in names}
@@ -198,7 +197,7 @@ def _list(entries: Sequence[Published], namespace: Namespace) -> int:
     """List artefacts with their verdict at each budget."""
     from normless_papers.budgets import BUDGETS
     from normless_papers.cli.text import listing
-    from normless_papers.results.storage import load
+    from normless_papers.results.reproduction import load
 
     rows: list[tuple[Published, Mapping[str, str]]] = []
     for entry in entries:

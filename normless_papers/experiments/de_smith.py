@@ -1,4 +1,4 @@
-"""The networks and methods of De & Smith, and their sweeps over depth and batch size.
+"""The networks and methods of De & Smith, and their comparisons over depth, batch size and on ImageNet.
 
 All weights, including the classifier's, start from He's variance 2 / fan-in (SkipInit, appendices C and G). The
 classifier of a Wide-ResNet has no bias: ZeroInit's second part introduces biases "to each convolution and the
@@ -7,17 +7,23 @@ classification layer", so the networks that it is compared with have no biases t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import log2
+from types import MappingProxyType
 from typing import Any
 
 from normless.models import WideResNet, wide_resnet
 from normless_lab.sweeps import RateGrid, Sweep, axis_of
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check
-from normless_papers.experiments.comparison import Comparison
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import carry_out
+from normless_papers.budgets import Network
+from normless_papers.claims import UNKNOWN, Check, Estimate, difference, near, single_run
+from normless_papers.claims.training import chance_of, is_control
+from normless_papers.experiments.de_smith_claims import DeclaredComparison, compared
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
+from normless_papers.published import published
 
 BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64
@@ -89,50 +95,22 @@ def rates_at(effort: Effort, batch_size: int) -> RateGrid:
 
 def over_depths(
     context: Context,
+    *,
     methods: Iterable[str],
     depths: Sequence[int],
     width: int,
     effort: Effort,
-    *,
     metric: str = ACCURACY,
     column: str = "method",
-) -> Comparison:
-    """Train Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods), `depth`."""
+    **_: Any,
+) -> Training:
+    """Declare Wide-ResNets n-k, depths n = 6b + 4 and width k, at batch size 64; axes `column` (methods), `depth`."""
     axes = {
         column: {method: dict(METHODS[method]) for method in methods},
         "depth": {str(depth): {"model": wide_resnet_text(depth, width)} for depth in depths},
     }
     sweep = effort.sweep(context, f"depth-{metric}", axes, batch_size=BATCH_SIZE)
-    return _compared(context, effort, [sweep], (metric,), "depth", column)
-
-
-def _compared(
-    context: Context, effort: Effort, sweeps: Sequence[Sweep], metrics: tuple[str, ...], axis: str, column: str
-) -> Comparison:
-    """Run sweeps, whose learning rates are extended for the optima by the metrics."""
-    control = {column: "batch_norm"}
-    runs = carry_out(context, *sweeps, metrics=metrics, effort=effort, control=control)
-    return Comparison(runs, effort.step, axis, column, metrics)
-
-
-def table_over_depths(
-    id: str,  # noqa: A002 - as in `artefact`
-    checks: Callable[[Comparison], Sequence[Check]],
-    methods: Iterable[str],
-    title: str,
-    **options: str,
-) -> None:
-    """Register a table of the optima of some methods over depth; options as in `over_depths`.
-
-    A budget may train some of the `methods` alone.
-    """
-    rows = tuple(methods)
-
-    @artefact(id, basis="training", checks=checks)
-    def measure(
-        context: Context, *, depths: Sequence[int], width: int, effort: Effort, methods: Sequence[str] = rows
-    ) -> Evidence:
-        return over_depths(context, methods, depths, width, effort, **options).by_depth(title)
+    return effort.training(context, sweep, metrics=(metric,), control={column: "batch_norm"})
 
 
 def batch_sweeps(
@@ -171,34 +149,187 @@ def over_batch_sizes(
     *,
     metrics: tuple[str, ...] = (ACCURACY, LOSS),
     **network: Any,
-) -> Comparison:
-    """Run `batch_sweeps`."""
+) -> Training:
+    """Declare `batch_sweeps`."""
     sweeps = batch_sweeps(context, name, methods, batch_sizes, effort, **network)
-    return _compared(context, effort, sweeps, metrics, "batch_size", "method")
+    return effort.training(context, *sweeps, metrics=metrics, control={"method": "batch_norm"})
 
 
-def figure_over_batch_sizes(
+IMAGENET_GHOST_BATCH_SIZE = 256
+# The usual value of He et al.; the papers do not state theirs for ImageNet.
+WEIGHT_DECAY = 1e-4
+# The texts describe Fixup by its rules (ZeroInit, section 2) and are silent about the rate of its scalars, which its
+# authors' code for ImageNet divides by 10. Of α and the scalar bias after the sum neither text names a rate of their
+# own, nor does appendix G's code, so that the one of the grid is theirs too.
+FIXUP = {"scalar_rate_scale": 0.1}
+
+
+class ImageNetComparison(DeclaredComparison):
+    """Methods compared at several batch sizes: `large` has the largest and `small` the others."""
+
+    @property
+    def small(self) -> list[int]:
+        """All batch sizes but the largest, 256 and 1024 in the papers."""
+        return self.sizes[:-1]
+
+    @property
+    def large(self) -> list[int]:
+        """The largest batch size, 4096 in the papers."""
+        return self.sizes[-1:]
+
+    def reached(self, method: str, size: int, metric: str = "") -> Estimate:
+        """Return the optimal top-1 accuracy in percent; single runs of the papers' set-up have the known deviation.
+
+        NaN at a batch size at which batch norm learned too little to be a control.
+        """
+        control = self.runs.accuracy(**self.labels("batch_norm", size))
+        if not is_control(control, chance_of(self.runs.table)):
+            return UNKNOWN
+        top1 = super().reached(method, size, metric)
+        return single_run(top1.mean) if top1.n == 1 and not self.runs.reduction else top1
+
+    def within_points(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
+        """Check that the first method is less than `points` below the second, at each batch size of the papers."""
+        claim = f"{first} is less than {points:g} points below {second}"
+        return list(map(self.as_printed, self.above(claim, first, second, sizes, by=-points)))
+
+    def better_by(
+        self, first: str, second: str, sizes: Sequence[int] | None = None, points: float = 0.0
+    ) -> list[Check]:
+        """Check that the first method is above the second by `points`; above 0, only for the papers' set-up."""
+        gap = f"more than {points:g} points above" if points > 0 else "above"
+        checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
+        return list(map(self.as_printed, checks)) if points > 0 else checks
+
+    def differ_by_less(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
+        """Check that two methods differ by less than `points`, at each batch size of the papers."""
+        claim, gaps = f"{first} and {second} differ by less than {points:g} points", []
+        for size in sizes:
+            gap = difference(self.reached(first, size), self.reached(second, size))
+            gaps.append(self.as_printed(near(f"{claim} {self.at(size)}.", gap, 0.0, points)))
+        return gaps
+
+    def flat(self, method: str, points: float) -> list[Check]:
+        """Check that a method loses less than `points` from the smallest batch size to any other of the papers."""
+        first, *others = self.sizes
+        claim = f"is less than {points:g} points below that at {first}."
+        checks = [
+            self.exceeds(f"{method} {self.at(size)} {claim}", (method, size), (method, first), by=-points)
+            for size in others
+        ]
+        return list(map(self.as_printed, checks))
+
+    def accuracies(self, title: str) -> Evidence:
+        """Return the evidence of a table of top-1 and top-5 accuracies by method and batch size."""
+        table = self.runs.printed(ACCURACY, "top1")
+        table["top5"] = [self._top5(row) for row in table.to_dict("records")]
+        return self.evidence(title, measured=table, on=("method", "batch_size"))
+
+    def _top5(self, row: Mapping[Any, Any]) -> float:
+        """Return the mean top-5 accuracy in percent of the runs that an optimum's top-1 accuracy averages."""
+        if math.isnan(row["lr_log2"]):
+            return math.nan
+        runs = self.runs.chosen(**self.labels(row["method"], row["batch_size"]), rate=2.0 ** row["lr_log2"])
+        return float(runs.nlargest(int(row["n"]), ACCURACY)["test_accuracy_top5"].mean())
+
+
+def on_imagenet(
+    context: Context, *, methods: Mapping[str, str], batch_sizes: Sequence[int], model: str, effort: Effort
+) -> Training:
+    """Declare a table's methods, given as schemes by name, with a network given as text."""
+    settings = {
+        method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} | (FIXUP if scheme == "fixup" else {})
+        for method, scheme in methods.items()
+    }
+    channels = "" if effort.channels is None else f", channels={effort.channels}"
+    network: dict[str, Any] = {"model": f"{model.removesuffix(')')}{channels})", "ghost": IMAGENET_GHOST_BATCH_SIZE}
+    return over_batch_sizes(context, "imagenet", settings, batch_sizes, effort, metrics=(ACCURACY,), **network)
+
+
+def compared_on_imagenet(runs: Runs, effort: Effort) -> ImageNetComparison:
+    """Return the comparison of runs on ImageNet."""
+    return ImageNetComparison(**vars(compared(runs, effort)))
+
+
+def register(paper: str) -> None:
+    """Register the tables and figures of a paper that compare methods, as their entries say.
+
+    `compares` has `over`, the sizes that are compared, the `methods`, and the `title` of the figure. Over `depth`,
+    the name of the methods' `column`, and the `metric`; a budget may train some of the methods alone. Over
+    `batch_size`, the `name` and `ghost` of `batch_sweeps`, the `metrics` for whose optima rates are extended, whether
+    the figure is of `rates`, and perhaps a `quantity`, the name of the single published number and the method that
+    returns it. On `imagenet`, the `model`; the methods are schemes by name.
+    """
+    kinds: dict[str, Callable[..., None]] = {
+        "depth": _over_depths,
+        "batch_size": _over_batch_sizes,
+        "imagenet": _on_imagenet,
+    }
+    for entry in published().values():
+        if entry.paper == paper and entry.compares:
+            how = dict(entry.compares)
+            kinds[how.pop("over")](entry.id, **how)
+
+
+def _over_depths(
     id: str,  # noqa: A002 - as in `artefact`
-    checks: Callable[[Comparison], Sequence[Check]],
-    methods: Iterable[str],
     title: str,
     *,
-    name: str,
-    ghost: int | None = None,
-    metrics: tuple[str, ...] = (ACCURACY, LOSS),
-    quantity: Callable[[Comparison], tuple[str, Any]] | None = None,
-    rates: bool = False,
+    methods: Sequence[str],
+    metric: str,
+    column: str,
 ) -> None:
-    """Register a figure of optima over batch sizes, or with `rates` of their learning rates.
+    rows = methods
 
-    `name`, `methods` and `ghost` are those of `batch_sweeps`; learning rates are extended for the optima by
-    `metrics`; `quantity` is the name and value of the single published number.
-    """
+    def trains(context: Context, *, methods: Sequence[str] = rows, **settings: Any) -> Training:
+        return over_depths(context, methods=methods, metric=metric, column=column, **settings)
 
-    @artefact(id, basis="training", checks=checks)
+    @artefact(id, basis="training", trains=trains)
     def measure(
-        context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
+        context: Context,
+        runs: Runs,
+        *,
+        depths: Network[Sequence[int]],
+        width: Network[int],
+        effort: Effort,
+        methods: Sequence[str] = rows,
     ) -> Evidence:
+        return compared(runs, effort).by_depth(title)
+
+
+def _over_batch_sizes(
+    id: str,  # noqa: A002 - as in `artefact`
+    title: str,
+    *,
+    methods: Sequence[str],
+    name: str,
+    ghost: int | None,
+    metrics: Sequence[str],
+    rates: bool,
+    quantity: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    def trains(
+        context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
+    ) -> Training:
         network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
-        facts = over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=metrics, **network)
-        return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None)
+        return over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=tuple(metrics), **network)
+
+    @artefact(id, basis="training", trains=trains)
+    def measure(
+        context: Context,
+        runs: Runs,
+        *,
+        batch_sizes: Sequence[int],
+        width: Network[int],
+        effort: Effort,
+        depth: Network[int] = 16,
+    ) -> Evidence:
+        facts = compared(runs, effort)
+        single = next(((name, getattr(facts, of)()) for name, of in quantity.items()), None)
+        return facts.evidence(title, rates=rates, quantity=single)
+
+
+def _on_imagenet(id: str, title: str, *, methods: Mapping[str, str], model: str) -> None:  # noqa: A002 - as above
+    @artefact(id, basis="training", trains=partial(on_imagenet, methods=methods, model=model))
+    def measure(context: Context, runs: Runs, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
+        return compared_on_imagenet(runs, effort).accuracies(title)

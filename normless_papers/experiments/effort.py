@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
 from normless.spec import parse_call
 from normless_lab.data import sources_of
 from normless_lab.sweeps import RateGrid, Sweep
-from normless_papers.artefact import Budget, Context
+from normless_papers.budgets import About, Budget, Data, DataSet, Model, Network, Seeds
 from normless_papers.experiments.image_runs import PaperConfig
-from normless_papers.networks.published_schemes import axes_as_printed
+from normless_papers.networks.seeded_inputs import axes_as_printed
 from normless_papers.text import LabelledText, ParallelText
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from normless.probes import RideAlong
+    from normless_lab.sweeps import Laboratory
+    from normless_lab.train import Settings
+    from normless_papers.artefact import Context
 
 Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -52,6 +60,31 @@ class Plateau:
 
 
 @dataclass(frozen=True)
+class Training:
+    """Sweeps with the same axes, whose learning rates are extended until the optima by the metrics lie inside.
+
+    Attributes:
+        control: labels of the method that decides which others train; may be empty.
+        reduction: how the training is smaller than the paper's, as a sentence; may be empty.
+        plateau: what the control reaches when trained on; None if it is not known.
+        probes, folder: probes of the runs at the best rates, and the folder for the folders of these runs; if there
+            is one rate alone, all runs are recorded while they are trained.
+    """
+
+    sweeps: tuple[Sweep, ...]
+    metrics: tuple[str, ...] = ("test_accuracy",)
+    control: Mapping[str, str] = field(default_factory=dict)
+    reduction: str = ""
+    plateau: Plateau | None = None
+    probes: RideAlong | None = field(default=None, compare=False)
+    folder: Path | None = None
+
+    def recorded(self, laboratory: Laboratory, configs: Sequence[Settings]) -> list[Path]:
+        """Train some runs with the probes unless they were recorded; return their folders."""
+        return laboratory.weights(configs, ride_along=self.probes, keep=self.folder)
+
+
+@dataclass(frozen=True)
 class Effort:
     """The training of networks of a kind.
 
@@ -73,23 +106,23 @@ class Effort:
         further: what differs where networks with weights are trained further; see `of_weights`.
     """
 
-    data: str
-    model: str = ""
-    run: str = PaperConfig.KIND
+    data: DataSet[str]
+    model: Model[str] = ""
+    run: About[str] = PaperConfig.KIND
     epochs: int | None = None
     batch_size: int | None = None
-    crop: int | None = None
+    crop: Data[int | None] = None
     rates: Annotated[RateGrid, BeforeValidator(_grid)] = field(default_factory=lambda: RateGrid((0.1,), None))
-    replicates: int = 1
-    best: int | None = None
+    replicates: Seeds[int] = 1
+    best: Seeds[int | None] = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    channels: int | None = None
-    folder: str = ""
-    plateau: Plateau | None = None
-    reduced: str = ""
+    channels: Network[int | None] = None
+    folder: About[str] = ""
+    plateau: About[Plateau | None] = None
+    reduced: About[str] = ""
     # Not shown: results without weights do not depend on it.
-    further: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    further: About[Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def of_weights(self) -> Effort:
@@ -151,6 +184,16 @@ class Effort:
             context.seed,
             self.run,
         )
+
+    def training(
+        self,
+        context: Context,
+        *sweeps: Sweep,
+        metrics: tuple[str, ...] = ("test_accuracy",),
+        control: Mapping[str, str] | None = None,
+    ) -> Training:
+        """Return the training of sweeps with the same axes by this effort."""
+        return Training(sweeps, metrics, control or {}, self.reduction(context), self.plateau)
 
 
 def of_weights(settings: Mapping[Budget, Mapping[str, Any]]) -> dict[Budget, dict[str, Any]]:

@@ -5,29 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import cast
 
-from normless.errors import NormlessError
 from normless.spec import parse_call
 from normless_lab.data import AUGMENTATIONS, Augmentation
-from normless_lab.sweeps import Laboratory, Point, RateGrid, RunRow, Sweep, SweepResult, kind_of, sweep_result
+from normless_lab.sweeps import RateGrid, Sweep, kind_of
 from normless_lab.train import Settings
 from normless_papers.artefact import Budget, Context, artefact_of
 
-# What a run of the paper reaches here: anything does, since only its configuration is looked at.
-_MADE_UP = {"test_accuracy": 0.5, "test_accuracy_top5": 0.9, "chance_accuracy": 0.1, "test_bleu_beam": 30.0}
-_EPOCH = {
-    "epoch": 1,
-    "rate": 0.1,
-    "training_loss": 1.0,
-    "training_accuracy": 0.5,
-    "test_accuracy": 0.5,
-    "seconds": 0.0,
-}
 _DECAYS = {"weights": "matrices and kernels", "all": "every parameter"}
 
 
@@ -42,52 +30,20 @@ class Asked:
     metrics: Sequence[str]
 
 
-@dataclass
-class _Notes:
-    """Stands for a laboratory: notes what it is asked for and trains nothing."""
-
-    asked: list[Asked] = field(default_factory=list)
-
-    def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
-        """As `Laboratory.run`, of one run at one rate of each combination."""
-        kind, named = kind_of(sweep.run).settings_class(), []
-        for labels in sweep.combinations:
-            grid, own = sweep.rates_of(labels), sweep.named(labels)
-            rate = grid.rates[0]
-            config = kind.from_dict(sweep.settings(labels) | {"rate": rate, "seed": sweep.seed})
-            self.asked.append(Asked({**own, "sweep": sweep.name}, config, sweep, grid, metrics))
-            named.append((f"{len(self.asked)}", Point(own, rate, sweep.seed, config)))
-        return sweep_result(sweep, named, {name: _row(name, point.config) for name, point in named})
-
-    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
-        """As `Laboratory.run_all`."""
-        return [self.run(sweep, metrics=metrics) for sweep in sweeps]
-
-    def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
-        """As `Laboratory.carry_out`."""
-        return [_row(str(place), config) for place, config in enumerate(configs)]
-
-    def weights(self, configs: Sequence[Settings]) -> list[Path]:
-        """There are none of runs that were not trained."""
-        raise NormlessError(f"Nothing of {len(configs)} runs was trained.")
-
-
-def _row(name: str, config: Settings) -> RunRow:
-    result = _MADE_UP | {"epochs": [_EPOCH]}
-    return RunRow(name, config.KIND, config.to_dict(), "trained", None, result, 0.0, "", "", {})
-
-
 @cache
 def asked_by(name: str, budget: Budget = "paper") -> tuple[Asked, ...]:
-    """Return what an artefact trains at a budget, without training it; what it measures after its runs may fail."""
-    notes, artefact = _Notes(), artefact_of(name)
-    context = Context(budget, cast(Laboratory, notes), Path(), data_root="data")
-    try:
-        artefact.function(context, **artefact.settings[budget])
-    except NormlessError:
-        if not notes.asked:
-            raise
-    return tuple(notes.asked)
+    """Return what an artefact trains at a budget."""
+    trainings = artefact_of(name).trainings(Context(budget, Path(), data_root="data"))
+    asked = []
+    for training in trainings.values():
+        for sweep in training.sweeps:
+            kind = kind_of(sweep.run).settings_class()
+            for labels in sweep.combinations:
+                rates = sweep.rates_of(labels)
+                config = kind.from_dict(sweep.settings(labels) | {"rate": rates.rates[0], "seed": sweep.seed})
+                named = {**sweep.named(labels), "sweep": sweep.name}
+                asked.append(Asked(named, config, sweep, rates, training.metrics))
+    return tuple(asked)
 
 
 def _network(asked: Asked) -> str:

@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
-from normless_papers.artefact import Context, Evidence
+from normless_lab.sweeps import OUTCOMES, SHARE, Laboratory, Sweep, SweepResult, is_minimized, optima
 from normless_papers.claims import UNKNOWN, Check, Estimate, larger, not_asked, premise, replicates
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
-from normless_papers.evidence import QUANTITY
-from normless_papers.experiments.effort import Effort, Plateau
+from normless_papers.evidence import QUANTITY, Evidence
+from normless_papers.experiments.effort import Training
 from normless_papers.published import published_as
 
 _PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
@@ -35,21 +34,35 @@ class Runs:
             `training_accuracy` of the last epoch, `test_error` and `gap` (training minus test accuracy), in percent;
             `curve`, the mean training accuracy over all epochs, chance if the run diverged.
         epochs: a row per run and epoch, as `SweepResult.epochs`.
-        reduction: how the training is smaller than the paper's, as a sentence; may be empty.
-        control: labels of the method that decides which others train; may be empty.
+        training: declares them.
         data: provenance of the data set.
-        plateau: what a control reaches when trained on; None if it is not known.
+        missing: number of runs without a result.
+        laboratory: that has the runs; None of runs that were made up.
     """
 
     table: pd.DataFrame
     epochs: pd.DataFrame
-    sweeps: tuple[Sweep, ...]
-    reduction: str = ""
-    control: Mapping[str, str] = field(default_factory=dict)
+    training: Training
     data: str = ""
-    plateau: Plateau | None = None
+    missing: int = 0
+    laboratory: Laboratory | None = field(default=None, repr=False, compare=False)
     _optima: dict[str, pd.DataFrame] = field(init=False, default_factory=dict, repr=False, compare=False)
     _accuracies: dict[str, Estimate] = field(init=False, default_factory=dict, repr=False, compare=False)
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """The sweeps."""
+        return self.training.sweeps
+
+    @property
+    def reduction(self) -> str:
+        """How the training is smaller than the paper's, as a sentence; may be empty."""
+        return self.training.reduction
+
+    @property
+    def control(self) -> Mapping[str, str]:
+        """The labels of the method that decides which others train; may be empty."""
+        return self.training.control
 
     @property
     def axes(self) -> list[str]:
@@ -155,13 +168,14 @@ class Runs:
     @property
     def premises(self) -> tuple[Check, ...]:
         """The premise that the control reached 95 % of its plateau; none if the plateau is not known."""
-        if self.plateau is None:
+        plateau = self.training.plateau
+        if plateau is None:
             return ()
-        named = ", ".join(f"{name.replace('_', ' ')} {label}" for name, label in self.plateau.control.items())
-        most = f"{self.plateau.accuracy:g} % that it reaches when trained on ({self.plateau.source})"
+        named = ", ".join(f"{name.replace('_', ' ')} {label}" for name, label in plateau.control.items())
+        most = f"{plateau.accuracy:g} % that it reaches when trained on ({plateau.source})"
         claim = f"The control ({named}) reaches {PRESENT:.0%} of the {most}."
-        reached = self.accuracy(**dict[str, Any](self.plateau.control))
-        return (premise(larger(claim, reached, PRESENT * self.plateau.accuracy)),)
+        reached = self.accuracy(**dict[str, Any](plateau.control))
+        return (premise(larger(claim, reached, PRESENT * plateau.accuracy)),)
 
     def printed(self, metric: str, name: str, deviation: str = "std") -> pd.DataFrame:
         """Return the optima in the columns of De & Smith's tables; mean and rate are NaN if nothing trained.
@@ -258,24 +272,28 @@ def evidence_of(
     return Evidence(measured, facts, setup, on, draw, (*remarks, *failures), reduction, premises)
 
 
-def carry_out(
-    context: Context,
-    *sweeps: Sweep,
-    metrics: Sequence[str] = ("test_accuracy",),
-    effort: Effort | None = None,
-    control: Mapping[str, str] | None = None,
-) -> Runs:
-    """Carry out the missing runs of sweeps with the same axes in the context's laboratory.
+def carry_out(laboratory: Laboratory, training: Training) -> Runs:
+    """Train the missing runs, and return all."""
+    points = [point for sweep in training.sweeps for point in sweep.points()]
+    if training.probes is not None and len({point.rate for point in points}) == 1:
+        training.recorded(laboratory, [point.config for point in points])
+    return runs_of(training, laboratory.run_all(training.sweeps, metrics=training.metrics), laboratory)
 
-    The grid is extended, within its limit, until the optima by the metrics lie inside it.
-    """
-    results = context.lab.run_all(sweeps, metrics=metrics)
-    rows = context.lab.carry_out([sweeps[0].points()[0].config])
-    data = str((rows[0].result or {}).get("data", "")) if rows else ""
+
+def read(laboratory: Laboratory, training: Training) -> Runs:
+    """Return the finished runs; nothing is trained."""
+    results = [laboratory.read(sweep, metrics=training.metrics) for sweep in training.sweeps]
+    return runs_of(training, results, laboratory)
+
+
+def runs_of(training: Training, results: Sequence[SweepResult], laboratory: Laboratory | None = None) -> Runs:
+    """Return the runs of a training from the result of each of its sweeps."""
     table = pd.concat([_table(result) for result in results], ignore_index=True)
     epochs = pd.concat([result.epochs for result in results], ignore_index=True)
-    reduction, plateau = ("", None) if effort is None else (effort.reduction(context), effort.plateau)
-    return Runs(table, epochs, sweeps, reduction, control or {}, data, plateau)
+    rows = laboratory.state.read(list(table["hash"][:1])).values() if laboratory else ()
+    data = next((str((row.result or {}).get("data", "")) for row in rows), "")
+    missing = sum(result.missing for result in results)
+    return Runs(table, epochs, training, data, missing, laboratory)
 
 
 def _table(result: SweepResult) -> pd.DataFrame:

@@ -15,13 +15,13 @@ from normless import residual_map
 from normless.models import dense
 from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Check, Estimate, Test, decided, near, over_draws, stated
 from normless_papers.claims.agreement import Agreement, observed, worst_agreement
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.plots import GROWTH
 
 
@@ -38,17 +38,26 @@ def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Ch
     ]
 
 
-@artefact("fixup/sqrt2-scaling", basis="training", checks=_sqrt2_scaling)
+# Both baselines are compared with batch norm and Fixup.
+_COMPARED = {"BatchNorm": "batch_norm", "Fixup": "fixup"}
+
+
+@artefact(
+    "fixup/sqrt2-scaling",
+    basis="training",
+    checks=_sqrt2_scaling,
+    trains=first_epochs({"sqrt(1/2)": "sqrt2", **_COMPARED}),
+)
 def sqrt2_scaling(
     context: Context,
-    /,
+    runs: Runs,
     *,
-    blocks: int,
-    width: int,
-    draws: int,
-    depth: int,
-    images: int,
-    shown: str,
+    blocks: Network[int],
+    width: Network[int],
+    draws: Seeds[int],
+    depth: Network[int],
+    images: Seeds[int],
+    shown: DataSet[str],
     efforts: Sequence[Effort],
 ) -> Evidence:
     batch = training_batch(context, shown, images)
@@ -65,7 +74,6 @@ def sqrt2_scaling(
     grown = pd.DataFrame({"block": range(blocks + 1), "growth": growth, "law": 1.0, "scheme": "sqrt2"})
     falls = convolutional["sum_second_moment"].iloc[-1] / convolutional["skip_second_moment"].iloc[0]
     ratios = [float((table["branch_second_moment"] / table["skip_second_moment"]).mean()) for table in drawn]
-    runs = _first_epochs(context, {"sqrt(1/2)": "sqrt2"}, efforts)
     setup = {
         "variance": f"dense, {blocks} blocks of width {width}, two ReLU → linear on every branch, {draws} draws",
         "sums": f"Wide-ResNet-{depth}-1 on {batch.provenance}",
@@ -93,15 +101,22 @@ def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[
     return [*stated(tests), rows.check(), *_trainable(runs, "LSUV", "With LSUV")]
 
 
-@artefact("fixup/lsuv", basis="training", checks=_lsuv)
-def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: Sequence[Effort]) -> Evidence:
+@artefact("fixup/lsuv", basis="training", checks=_lsuv, trains=first_epochs({"LSUV": "lsuv", **_COMPARED}))
+def lsuv(
+    context: Context,
+    runs: Runs,
+    *,
+    depth: Network[int],
+    images: Seeds[int],
+    shown: DataSet[str],
+    efforts: Sequence[Effort],
+) -> Evidence:
     batch = training_batch(context, shown, images)
     with seeded(context.seed):
         network = convert(_wide_resnet(batch, depth), "lsuv", batch.inputs)
         table = probe(network, batch.inputs, ["signal"], training=False).signal
         calls, _ = observed(network.eval(), _weight_layers(network), batch.inputs)
     layers = [float(output.var(correction=0)) for _, output in calls]
-    runs = _first_epochs(context, {"LSUV": "lsuv"}, efforts)
     growth = [1.0, *(table["sum_variance"] / table["skip_variance"].iloc[0])]
     grown = pd.DataFrame({"scheme": "lsuv", "block": range(len(growth)), "growth": growth, "law": np.nan})
     variances = table[["block", "skip_variance", "branch_variance", "sum_variance"]]
@@ -112,10 +127,6 @@ def lsuv(context: Context, /, *, depth: int, images: int, shown: str, efforts: S
         facts=({"branch": table["branch_variance"], "weight layer": layers}, _orthogonality(network), runs),
         setup={"calibrated": calibration, **setup_of(runs, efforts)},
     )
-
-
-def _first_epochs(context: Context, baseline: Mapping[str, str], efforts: Sequence[Effort]) -> Runs:
-    return first_epochs(context, {**baseline, "BatchNorm": "batch_norm", "Fixup": "fixup"}, efforts)
 
 
 def _trainable(runs: Runs, method: str, subject: str) -> list[Check]:

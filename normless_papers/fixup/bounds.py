@@ -15,12 +15,11 @@ from normless.models import dense, resnet, resnet_cifar
 from normless.probes import Watcher, observe
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Estimate, Test, Tests, decades_over_draws, decided, exceeds, over_draws
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
-from normless_papers.theory.parameter_sets import candidate_sets
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
+from normless_papers.theory.homogeneity import InputGradientBounds, SetGradientBounds, candidate_sets
 
 # Relative error of float32 inner products of long vectors, in units of the loss.
 ROUNDING = 1e-3
@@ -77,7 +76,9 @@ def _without_exception(violated: pd.Series, **numbers: float) -> Test:
 
 
 @artefact("fixup/theorem-1", basis="measurement", checks=_theorem_1)
-def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: str) -> Evidence:
+def theorem_1(
+    context: Context, *, depth: Network[int], images: Seeds[int], draws: Seeds[int], data: DataSet[str]
+) -> Evidence:
     batch = training_batch(context, data, images)
     with seeded(context.seed):
         tables = [
@@ -130,7 +131,14 @@ def _theorem_2(facts: tuple[pd.DataFrame, Estimate, pd.DataFrame]) -> Tests:
 
 @artefact("fixup/theorem-2", basis="measurement", checks=_theorem_2)
 def theorem_2(
-    context: Context, *, depth: int, images: int, draws: int, classifiers: int, depths: tuple[int, ...], data: str
+    context: Context,
+    *,
+    depth: Network[int],
+    images: Seeds[int],
+    draws: Seeds[int],
+    classifiers: Network[int],
+    depths: Network[tuple[int, ...]],
+    data: DataSet[str],
 ) -> Evidence:
     batch = training_batch(context, data, images)
     tables = []

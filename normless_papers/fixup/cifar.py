@@ -14,8 +14,8 @@ from normless_lab.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, not_asked
 from normless_papers.claims.training import chance_of, is_control
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import Runs, carry_out, evidence_of, summary, with_published
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs, evidence_of, summary, with_published
 from normless_papers.plots import TEST_ERRORS, beside_published
 
 RATE = 0.1
@@ -54,14 +54,17 @@ def _table_1(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("fixup/table-1", basis="training", checks=_table_1)
-def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Evidence:
+def _at_both_rates(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Training:
     # A protocol belongs to a method: what batch norm needs to start kills Fixup.
     axes = {name: {"scheme": scheme, **effort.variants.get(name, {})} for name, scheme in METHODS.items()}
     smaller = {"xavier_init": axes.pop("xavier_init")}
     large = effort.sweep(context, "at the large rate", {"method": axes}, rates=(RATE,))
     small = effort.sweep(context, "at smaller rates", {"method": smaller}, rates=xavier_rates)
-    runs = carry_out(context, large, small, effort=effort)
+    return effort.training(context, large, small)
+
+
+@artefact("fixup/table-1", basis="training", checks=_table_1, trains=_at_both_rates)
+def test_errors(context: Context, runs: Runs, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Evidence:
     xavier = runs.table["method"] == "xavier_init"
     shown = runs.table[~xavier | (runs.table["rate"] == best_rate(runs, "xavier_init"))]
     measured = summary(shown, ("method", "rate"), ("test_error",))
@@ -113,11 +116,13 @@ def _figure_4(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("fixup/figure-4", basis="training", checks=_figure_4)
-def ablation(context: Context, *, effort: Effort) -> Evidence:
+def _first_ten_epochs(context: Context, *, effort: Effort) -> Training:
     axis = {name: {"scheme": scheme} for name, scheme in CONFIGURATIONS.items()}
-    sweep = effort.sweep(context, "ablation", {"configuration": axis}, schedule="constant")
-    runs = carry_out(context, sweep, effort=effort)
+    return effort.training(context, effort.sweep(context, "ablation", {"configuration": axis}, schedule="constant"))
+
+
+@artefact("fixup/figure-4", basis="training", checks=_figure_4, trains=_first_ten_epochs)
+def ablation(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     return runs.evidence(
         runs.summary(("configuration",), ("training_accuracy", "curve", "test_accuracy")),
         lambda: draw_curves(runs, "configuration", "Fixup and its ablations", ("training_accuracy",)),
@@ -133,15 +138,10 @@ REGULARIZED: Axis = {
 
 def by_data(
     context: Context, efforts: Mapping[str, Effort], sweep: str, axis: Axis, metric: str = "test_accuracy"
-) -> dict[str, Runs]:
-    """Train methods on several data sets; `sweep` is a format of the sweep's name with the data set's."""
+) -> dict[str, Training]:
+    """Declare methods on several data sets; `sweep` is a format of the sweep's name with the data set's."""
     return {
-        data: carry_out(
-            context,
-            effort.sweep(context, sweep.format(data), {"method": axis}),
-            metrics=(metric,),
-            effort=effort,
-        )
+        data: effort.training(context, effort.sweep(context, sweep.format(data), {"method": axis}), metrics=(metric,))
         for data, effort in efforts.items()
     }
 
@@ -161,9 +161,14 @@ def _table_4(runs_by_data: Mapping[str, Runs]) -> list[Check]:
     return checks
 
 
-@artefact("fixup/table-4", basis="training", checks=_table_4)
-def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
-    runs_by_data, columns = by_data(context, efforts, "regularized, {}", REGULARIZED), ("data", "method")
+@artefact(
+    "fixup/table-4",
+    basis="training",
+    checks=_table_4,
+    trains=partial(by_data, sweep="regularized, {}", axis=REGULARIZED),
+)
+def regularized(context: Context, runs_by_data: Mapping[str, Runs], *, efforts: Mapping[str, Effort]) -> Evidence:
+    columns = ("data", "method")
     tables = [runs.summary(("method",), ("test_error", "training_accuracy")) for runs in runs_by_data.values()]
     measured = pd.concat(tables, keys=runs_by_data, names=["data"]).reset_index("data").reset_index(drop=True)
     measured.insert(2, "normalization", measured["method"].str.startswith("batch_norm"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -11,8 +12,8 @@ from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, larger
 from normless_papers.claims.training import LEAST
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import Runs, carry_out
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.cifar import RATE
 
 METHODS: Mapping[str, str] = {"sqrt(1/2)": "sqrt2", "LSUV": "lsuv", "BatchNorm": "batch_norm", "Fixup": "fixup"}
@@ -30,15 +31,19 @@ LIMIT = 100
 _BATCH_NORM = {"method": "BatchNorm"}
 
 
-def first_epochs(context: Context, schemes: Mapping[str, str], efforts: Sequence[Effort]) -> Runs:
-    """Train Wide-ResNets of width 1 for the first epochs at rate 0.1, a sweep per depth; axes `method`, `depth`."""
+def first_epochs(schemes: Mapping[str, str]) -> Callable[..., Training]:
+    """Declare Wide-ResNets of width 1 in the first epochs at rate 0.1, a sweep per depth; axes `method`, `depth`."""
     methods = {name: {"scheme": scheme} for name, scheme in schemes.items()}
-    sweeps = []
-    for effort in efforts:
-        layers = str(parse_call(effort.model.partition(":")[2])[1]["depth"])
-        axes = {"method": methods, "depth": {layers: {"model": effort.model}}}
-        sweeps.append(effort.sweep(context, f"depth {layers}", axes))
-    return carry_out(context, *sweeps, effort=efforts[0])
+
+    def trains(context: Context, *, efforts: Sequence[Effort], **_: Any) -> Training:
+        sweeps = []
+        for effort in efforts:
+            layers = str(parse_call(effort.model.partition(":")[2])[1]["depth"])
+            axes = {"method": methods, "depth": {layers: {"model": effort.model}}}
+            sweeps.append(effort.sweep(context, f"depth {layers}", axes))
+        return efforts[0].training(context, *sweeps)
+
+    return trains
 
 
 def depths_of(runs: Runs, above: int = 0) -> list[int]:
@@ -83,8 +88,7 @@ def _above(runs: Runs, claim: str, first: str, second: str, by: float = 0.0) -> 
     ]
 
 
-def _evidence(context: Context, efforts: Sequence[Effort], schemes: Mapping[str, str], title: str) -> Evidence:
-    runs = first_epochs(context, schemes, efforts)
+def _evidence(runs: Runs, efforts: Sequence[Effort], schemes: Mapping[str, str], title: str) -> Evidence:
     measured = runs.summary(("method", "depth"), ("test_accuracy",))
 
     def draw() -> Axes:
@@ -132,9 +136,9 @@ def _figure_3(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("fixup/figure-3", basis="training", checks=_figure_3)
-def first_epoch(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
-    return _evidence(context, efforts, METHODS, "The first epochs at rate 0.1")
+@artefact("fixup/figure-3", basis="training", checks=_figure_3, trains=first_epochs(METHODS))
+def first_epoch(context: Context, runs: Runs, *, efforts: Sequence[Effort]) -> Evidence:
+    return _evidence(runs, efforts, METHODS, "The first epochs at rate 0.1")
 
 
 def _rule_2(runs: Runs) -> list[Check]:
@@ -147,6 +151,6 @@ def _rule_2(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("fixup/rule-2", basis="training", checks=_rule_2)
-def rules(context: Context, *, efforts: Sequence[Effort]) -> Evidence:
-    return _evidence(context, efforts, RULES, "Rules of Fixup in the first epochs")
+@artefact("fixup/rule-2", basis="training", checks=_rule_2, trains=first_epochs(RULES))
+def rules(context: Context, runs: Runs, *, efforts: Sequence[Effort]) -> Evidence:
+    return _evidence(runs, efforts, RULES, "Rules of Fixup in the first epochs")

@@ -14,6 +14,7 @@ from normless import residual_map
 from normless.models import dense, resnet
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import (
     UNKNOWN,
     Estimate,
@@ -26,8 +27,7 @@ from normless_papers.claims import (
     over_draws,
 )
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.probes import function_update_table
 
 WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}
@@ -61,7 +61,9 @@ def _checks(facts: tuple[Mapping[tuple[str, int, int], Estimate], Mapping[int, M
 
 
 @artefact("fixup/design-goal", basis="measurement", checks=_checks)
-def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws: int, steps: int) -> Evidence:
+def design_goal(
+    context: Context, *, depths: Network[tuple[int, ...]], width: Network[int], draws: Seeds[int], steps: int
+) -> Evidence:
     with seeded(context.seed):
         drawn = pd.concat([_updates(depth, width, draws, steps) for depth in depths], ignore_index=True)
     drawn["log_update"] = np.log(drawn["update_per_rate"].astype(float))

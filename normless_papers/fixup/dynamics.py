@@ -15,9 +15,9 @@ from normless.models import dense
 from normless.probes import RideAlong, every
 from normless_lab.plots import lines, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Estimate, Tests, exceeds, over_draws, replicates
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.probes import WeightDynamics
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
@@ -51,7 +51,9 @@ def _change(rows: pd.DataFrame, column: str, start: int, end: int) -> Estimate:
 
 
 @artefact("fixup/multiplier-dynamics", basis="training", checks=_checks)
-def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, width: int, decay: float) -> Evidence:
+def multiplier_dynamics(
+    context: Context, *, steps: int, drop: int, draws: Seeds[int], width: Network[int], decay: float
+) -> Evidence:
     tables = []
     for draw in range(draws):
         for scheme in (WITH, WITHOUT):

@@ -9,10 +9,10 @@ from torch import nn
 from normless.models import resnet, resnet_cifar
 from normless_lab.plots import QUIET, Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Network, Seeds
 from normless_papers.claims import Test, Tests, decided
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
-from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
+from normless_papers.networks.seeded_inputs import convert, seeded
+from normless_papers.theory.homogeneity import homogeneous_sets, input_homogeneity
 
 FACTORS = (0.5, 2.0, 3.0, 0.7)
 # Rounding errors are smaller.
@@ -33,7 +33,7 @@ def _proposition_1(table: pd.DataFrame) -> Tests:
 
 
 @artefact("fixup/proposition-1", basis="measurement", checks=_proposition_1)
-def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Evidence:
+def proposition_1(context: Context, *, depth: Network[int], images: Seeds[int], side: Data[int]) -> Evidence:
     with seeded(context.seed):
         x = torch.randn(images, 3, side, side)
         networks = {
@@ -78,7 +78,7 @@ def _figure_2(table: pd.DataFrame) -> Tests:
 
 
 @artefact("fixup/figure-2", basis="measurement", checks=_figure_2)
-def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidence:
+def figure_2(context: Context, *, depth: Network[int], images: Seeds[int], side: Data[int]) -> Evidence:
     with seeded(context.seed):
         table = homogeneous_sets(convert(resnet(depth), "xavier"), torch.randn(images, 3, side, side))
     return Evidence(

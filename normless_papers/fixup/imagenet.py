@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -11,8 +12,8 @@ import pandas as pd
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, difference, larger, near, quantity_table, single_run
 from normless_papers.claims.training import chance_of, trains
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import Runs, carry_out, evidence_of, summary
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs, evidence_of, summary
 from normless_papers.fixup.cifar import ERROR, Axis, best_rate, draw_curves, draw_errors
 
 # The settings of each method, with the paper's α of Mixup. The authors' code for ImageNet gives scalars a tenth of
@@ -38,11 +39,15 @@ EQUAL, TENTH = "mixup, equal rates", "mixup, scalars at 1/10"
 
 
 def _trained(
-    context: Context, effort: Effort, methods: Axis, rates: tuple[float, ...] | None = None, name: str = "ImageNet"
-) -> Runs:
-    """Train one network with some methods."""
-    sweep = effort.sweep(context, name, {"method": methods}, rates=rates)
-    return carry_out(context, sweep, effort=effort)
+    context: Context,
+    *,
+    effort: Effort,
+    methods: Axis,
+    rates: tuple[float, ...] | None = None,
+    name: str = "ImageNet",
+) -> Training:
+    """Declare one network with some methods."""
+    return effort.training(context, effort.sweep(context, name, {"method": methods}, rates=rates))
 
 
 def _known_error(estimate: Estimate, runs: Runs, name: str) -> Estimate:
@@ -86,18 +91,31 @@ def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
     ]
 
 
-@artefact("fixup/table-2", basis="training", checks=_table_2)
-def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]) -> Evidence:
-    runs = {name: _trained(context, effort, METHODS[name], name=name) for name, effort in efforts.items()}
-    xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: PLAIN["xavier"]}, xavier_rates, "resnet_50")
+def _both_networks(
+    context: Context, *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]
+) -> dict[str, Training]:
+    trainings = {
+        name: _trained(context, effort=own, methods=METHODS[name], name=name) for name, own in efforts.items()
+    }
+    xavier, own = {XAVIER_INIT: PLAIN["xavier"]}, efforts["resnet_50"]
+    return trainings | {
+        XAVIER_WEIGHTS: _trained(context, effort=own, methods=xavier, rates=xavier_rates, name="resnet_50")
+    }
+
+
+@artefact("fixup/table-2", basis="training", checks=_table_2, trains=_both_networks)
+def test_errors(
+    context: Context, runs: Mapping[str, Runs], *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]
+) -> Evidence:
+    xavier = runs[XAVIER_WEIGHTS]
     best = xavier.chosen(rate=best_rate(xavier, XAVIER_INIT)).assign(model="resnet_50")
-    tables = [trained.table.assign(model=name) for name, trained in runs.items()]
+    tables = [runs[name].table.assign(model=name) for name in efforts]
     columns = ("model", "method")
     table = pd.concat([*tables, best], ignore_index=True)
     measured = summary(table, (*columns, "rate"), ("test_error", "training_accuracy"))
     title, tried = "Test errors with and without Mixup", ", ".join(f"{rate:g}" for rate in xavier_rates)
     return evidence_of(
-        runs | {XAVIER_WEIGHTS: xavier},
+        runs,
         measured,
         lambda: draw_errors("fixup/table-2", measured, columns, title, f"top-1 {ERROR}"),
         on=columns,
@@ -110,14 +128,13 @@ def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates
 
 def _curves(
     context: Context,
+    runs: Runs,
     effort: Effort,
-    methods: Axis,
     title: str,
     measured: Sequence[str],
     columns: Sequence[str] = ("test_accuracy",),
 ) -> Evidence:
-    """Train ResNet-50 with several methods and draw the curves."""
-    runs = _trained(context, effort, methods)
+    """Return the runs of several methods as evidence with their curves."""
     table = runs.summary(("method",), measured)
     remarks = _remarks(context, effort)
     return runs.evidence(table, lambda: draw_curves(runs, "method", title, columns), remarks=remarks)
@@ -135,11 +152,13 @@ def _figure_5(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("fixup/figure-5", basis="training", checks=_figure_5)
-def overfitting(context: Context, *, effort: Effort) -> Evidence:
-    methods = {"BatchNorm": PLAIN["batch_norm"], "GroupNorm": PLAIN["group_norm"], "Fixup": PLAIN["fixup"]}
+_FIGURE_5 = {"BatchNorm": PLAIN["batch_norm"], "GroupNorm": PLAIN["group_norm"], "Fixup": PLAIN["fixup"]}
+
+
+@artefact("fixup/figure-5", basis="training", checks=_figure_5, trains=partial(_trained, methods=_FIGURE_5))
+def overfitting(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     columns = ("test_accuracy", "training_accuracy")
-    return _curves(context, effort, methods, "Without Mixup", ("training_accuracy", "test_error", "gap"), columns)
+    return _curves(context, runs, effort, "Without Mixup", ("training_accuracy", "test_error", "gap"), columns)
 
 
 def _figure_6(runs: Runs) -> list[Check]:
@@ -155,11 +174,12 @@ def _figure_6(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("fixup/figure-6", basis="training", checks=_figure_6)
-def with_mixup(context: Context, *, effort: Effort) -> Evidence:
-    names = ("BatchNorm + Mixup", "GroupNorm + Mixup", "Fixup + Mixup")
-    methods = dict(zip(names, _MIXED.values(), strict=True))
-    return _curves(context, effort, methods, "With Mixup", ("test_error", "training_accuracy"))
+_FIGURE_6 = dict(zip(("BatchNorm + Mixup", "GroupNorm + Mixup", "Fixup + Mixup"), _MIXED.values(), strict=True))
+
+
+@artefact("fixup/figure-6", basis="training", checks=_figure_6, trains=partial(_trained, methods=_FIGURE_6))
+def with_mixup(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    return _curves(context, runs, effort, "With Mixup", ("test_error", "training_accuracy"))
 
 
 def _scalar_rate(runs: Runs) -> list[Check]:
@@ -167,10 +187,12 @@ def _scalar_rate(runs: Runs) -> list[Check]:
     return [larger(claim, *(_final(runs, "test_error", name) for name in (EQUAL, TENTH)))]
 
 
-@artefact("fixup/scalar-lr", basis="training", checks=_scalar_rate)
-def scalar_rate(context: Context, *, effort: Effort) -> Evidence:
-    methods = {EQUAL: EQUAL_RATES, TENTH: _MIXED["fixup + mixup"]}
-    evidence = _curves(context, effort, methods, "The rate of scalars", ("test_error",))
-    quantities: dict[str, Estimate | float] = {"lr_factor": methods[TENTH]["scalar_rate_scale"]}
-    quantities |= {f"test error, {name}": _final(evidence.facts, "test_error", name) for name in methods}
+_SCALARS = {EQUAL: EQUAL_RATES, TENTH: _MIXED["fixup + mixup"]}
+
+
+@artefact("fixup/scalar-lr", basis="training", checks=_scalar_rate, trains=partial(_trained, methods=_SCALARS))
+def scalar_rate(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    evidence = _curves(context, runs, effort, "The rate of scalars", ("test_error",))
+    quantities: dict[str, Estimate | float] = {"lr_factor": _SCALARS[TENTH]["scalar_rate_scale"]}
+    quantities |= {f"test error, {name}": _final(runs, "test_error", name) for name in _SCALARS}
     return replace(evidence, measured=quantity_table(quantities), on=("quantity",))

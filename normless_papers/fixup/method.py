@@ -14,11 +14,11 @@ from normless import residual_map
 from normless.models import resnet, resnet_cifar
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Network, Seeds
 from normless_papers.claims import Check, check, close
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
-from normless_papers.networks.published_schemes import convert
 from normless_papers.networks.reference_forward import disturbed, gradients, resnet_by_fixup
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 
 # ResNet-110 has one multiplier per branch, and 4 biases per block, one after the stem and one before the classifier.
@@ -56,7 +56,7 @@ def _standard(rules: Numbers) -> list[Check]:
 
 
 @artefact("fixup/fixup", basis="formula", checks=_checks)
-def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evidence:
+def fixup(context: Context, *, written_out: Network[int], images: Seeds[int], side: Data[int]) -> Evidence:
     with seeded(context.seed):
         basic, of_basic = _rules(resnet_cifar(110), side, images)
         bottleneck, of_bottleneck = _rules(resnet(50), 2 * side, 1)

@@ -18,11 +18,10 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, in_every, larger
 from normless_papers.claims.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.claims.training import runs_train
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import Runs, carry_out, chosen, evidence_of
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs, chosen, evidence_of
 from normless_papers.fixup.cifar import by_data
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
 
@@ -64,10 +63,15 @@ def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
     return replace(result, verdict="inconclusive") if len(counted) < _RUNS and result.verdict == "holds" else result
 
 
-@artefact("fixup/table-3", basis="training", checks=_checks)
-def translation(context: Context, *, texts: Mapping[str, Effort], methods: tuple[str, ...]) -> Evidence:
+def _on_texts(context: Context, *, texts: Mapping[str, Effort], methods: tuple[str, ...]) -> dict[str, Training]:
     axis = {method: {"scheme": method} for method in methods}
-    by_text = by_data(context, texts, "fixup/table-3 on {}", axis, metric="bleu")
+    return by_data(context, texts, "fixup/table-3 on {}", axis, metric="bleu")
+
+
+@artefact("fixup/table-3", basis="training", checks=_checks, trains=_on_texts)
+def translation(
+    context: Context, by_text: Mapping[str, Runs], *, texts: Mapping[str, Effort], methods: tuple[str, ...]
+) -> Evidence:
     first, runs = next(iter(by_text.items()))
     remarks = []
     if not {row["data"] for row in published_as("fixup/table-3").rows} & set(by_text):
@@ -144,16 +148,19 @@ def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFram
     ]
 
 
-@artefact("fixup/transformer", basis="formula", checks=_template_checks)
-def template(context: Context, *, effort: Effort) -> Evidence:
+def _both_schemes(context: Context, *, effort: Effort) -> Training:
+    axes = {"scheme": {name: {"scheme": name} for name in SCHEMES}}
+    return Training((effort.sweep(context, "fixup/transformer", axes),))
+
+
+@artefact("fixup/transformer", basis="formula", checks=_template_checks, trains=_both_schemes)
+def template(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     options = {**parse_call(effort.model.partition(":")[2])[1], "norm": "post", "dropout": 0.0}
     layers = int(options["layers"])
     with seeded(context.seed):
         original = transformer(100, **options)
         converted = convert(original, "fixup", *original.example_inputs())
         agreements = (*_initialization(original, converted, layers), _branches(converted))
-    axes = {"scheme": {name: {"scheme": name} for name in SCHEMES}}
-    runs = carry_out(context, effort.sweep(context, "fixup/transformer", axes))
     counts, table = _counts(converted, layers), agreement_table(agreements)
     trained = _with_losses(runs)
     by_scheme = trained.assign(quantity="training by " + trained["scheme"])

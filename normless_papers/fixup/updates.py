@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from normless.models import resnet_cifar
 from normless_lab.plots import Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Check, Estimate, Test, Tests, decided, equals, lies_within, over_draws, stated
 from normless_papers.claims.agreement import ROUNDING, Agreement, deviation
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
 
 RATES = (1e-4, 5e-5, 2.5e-5)
@@ -105,7 +105,13 @@ def _theorem_3(facts: tuple[_Terms, Estimate]) -> list[Check]:
 
 @artefact("fixup/theorem-3", basis="measurement", checks=_theorem_3)
 def theorem_3(
-    context: Context, *, width: int, layers: int, depths: tuple[int, ...], draws: int, depth: int
+    context: Context,
+    *,
+    width: Network[int],
+    layers: Network[int],
+    depths: Network[tuple[int, ...]],
+    draws: Seeds[int],
+    depth: Network[int],
 ) -> Evidence:
     with seeded(context.seed):
         terms = _by_formula(layers)
@@ -212,7 +218,7 @@ def _farthest(values: pd.Series, distances: pd.Series) -> float:
 
 
 @artefact("fixup/theorem-4", basis="formula", checks=_theorem_4)
-def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, ...]) -> Evidence:
+def theorem_4(context: Context, *, blocks: Network[tuple[int, ...]], layers: Network[tuple[int, ...]]) -> Evidence:
     rate = 1e-3
     table = scalar_branch_table(blocks, layers=layers, learning_rate=rate)
     slopes = update_slopes(table)

@@ -16,10 +16,13 @@ from normless.probes import probe
 from normless.residual import ResidualMap, residual_map
 from normless_lab.data import load_data
 from normless_lab.plots import PLOTS
-from normless_lab.sweeps import trained_threshold
-from normless_lab.train import TrainConfig, trained_network
+from normless_lab.sweeps import RateGrid, Sweep, trained_threshold
+from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Model, Seeds
 from normless_papers.claims import Check, Estimate, in_every, over_draws
+from normless_papers.experiments.effort import Training
+from normless_papers.experiments.runs import Runs
 from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, pretrained
 from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded
 
@@ -166,21 +169,48 @@ def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list
     return [replace(check, verdict="inconclusive") for check in checks]
 
 
-@artefact("gamma/figure-5", basis="measurement", checks=_figure_5_checks)
+def _networks(
+    context: Context, *, model: str, data: str, replicates: int, training: dict[str, Any] | None, **_: Any
+) -> dict[str, Training]:
+    """Declare the networks, unless they come with weights."""
+    if training is None or context.weights is not None:
+        return {}
+    own = {"model": model, "data": context.data_or(data), "data_root": context.data_root, **training}
+    sweep = Sweep(
+        "gamma/figure-5",
+        {name: value for name, value in own.items() if name != "rate"},
+        {},
+        RateGrid((training["rate"],), None),
+        replicates,
+        replicates,
+        context.seed,
+        keep_weights=True,
+    )
+    return {"networks": Training((sweep,))}
+
+
+@artefact("gamma/figure-5", basis="measurement", checks=_figure_5_checks, trains=_networks)
 def variance_of_feature_maps(
-    context: Context, *, model: str, data: str, examples: int, replicates: int, training: dict[str, Any] | None
+    context: Context,
+    runs: Mapping[str, Runs],
+    *,
+    model: Model[str],
+    data: DataSet[str],
+    examples: Seeds[int],
+    replicates: Seeds[int],
+    training: dict[str, Any] | None,
 ) -> Evidence:
     name = context.data_or(data)
     images = load_data(name, root=context.data_root)
     batch = next(iter(images.test_batches(min(examples, images.test_size))))
-    seeds = range(context.seed, context.seed + replicates)
-    shared: dict[str, Any] = {"model": model, "data": name, "data_root": context.data_root}
-    given = context.weights is not None
-    configs = [] if training is None or given else [TrainConfig(**shared, seed=seed, **training) for seed in seeds]
-    networks = [trained_network(folder) for folder in context.lab.weights(configs)]
+    configs, networks = [], []
+    for own in runs.values():
+        assert own.laboratory is not None
+        configs = [point.config for point in own.sweeps[0].points()]
+        networks = [trained_network(folder) for folder in own.laboratory.weights(configs)]
     if context.weights is not None:
-        model, own = pretrained(context.weights, IMAGENET)
-        networks = [own]
+        model, given = pretrained(context.weights, IMAGENET)
+        networks = [given]
     networks = networks or [build_model(model)]
     # Pretrained weights are not evaluated.
     with torch.no_grad():

@@ -8,7 +8,7 @@ whose scale the next norm divides out (21), none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
@@ -22,8 +22,9 @@ from normless.probes import RideAlong
 from normless_lab.data import ImageData
 from normless_lab.plots import Plot, new_panels
 from normless_lab.sweeps import Point
-from normless_papers.artefact import Context
 from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
+from normless_papers.experiments.effort import Training
+from normless_papers.experiments.runs import Runs
 from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, NAMES
 from normless_papers.results.reproduction import table_from_dict
 
@@ -181,13 +182,18 @@ class Course:
         return [larger(claim, *(replicates(pd.Series(size), name=name) for size, name in named))]
 
 
-def record(context: Context, labels: Sequence[str], points: Sequence[Point], data: ImageData) -> Course:
-    """Carry out runs on a data set with records of γ and the stream; those that were recorded are read."""
-    configs: list[Any] = [point.config for point in points]
-    steps = configs[0].epochs * data.steps_per_epoch(configs[0].batch_size)
-    probes = RideAlong(("stream", "gammas"), Evenly(steps))
-    folders = context.lab.weights(configs, ride_along=probes, keep=context.directory / "course")
-    parts = []
+def with_course(training: Training, data: ImageData, folder: Path) -> Training:
+    """Add records of γ and the stream of runs on a data set, to be kept in a folder."""
+    config: Any = training.sweeps[0].points()[0].config
+    steps = config.epochs * data.steps_per_epoch(config.batch_size)
+    return replace(training, probes=RideAlong(("stream", "gammas"), Evenly(steps)), folder=folder)
+
+
+def course_of(runs: Runs, points: Sequence[Point]) -> Course:
+    """Return the course of some runs of `with_course`; those that were not recorded are trained."""
+    assert runs.laboratory is not None
+    labels, parts = runs.axes, []
+    folders = runs.training.recorded(runs.laboratory, [point.config for point in points])
     for point, folder in zip(points, folders, strict=True):
         for checkpoint in folder.glob("checkpoint*.pt"):
             # The records are all that is needed, and weights of many runs are large.

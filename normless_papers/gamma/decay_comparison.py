@@ -13,13 +13,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots import ROLE_INKS, SCHEME_INKS, TEXT, Ink
-from normless_lab.sweeps import Point, Sweep, is_minimized
+from normless_lab.sweeps import Point, is_minimized
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Check, Estimate, larger
 from normless_papers.claims.training import LEAST, best_accuracy, chance_of, trains
 from normless_papers.evidence import QUANTITY
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import Runs, carry_out
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
 from normless_papers.plots import DIFFERENCES
 
 L2, BASELINE = "l2", "W"
@@ -143,19 +143,21 @@ class DecayComparison:
         return [sentence for sentence, holds in conditions.items() if holds]
 
 
-def compared(context: Context, effort: Effort, sweep: Sweep, metric: str = "test_accuracy") -> DecayComparison:
-    """Carry out a sweep of `decay_sweep`, and compare by a metric."""
-    return DecayComparison(carry_out(context, sweep, metrics=(metric,), effort=effort), metric)
+def compared(runs: Runs) -> DecayComparison:
+    """Compare the runs of `decay_training` by their metric."""
+    return DecayComparison(runs, runs.training.metrics[0])
 
 
-def decay_sweep(
+def decay_training(
     context: Context,
     effort: Effort,
     name: str,
     axes: Mapping[str, Axis],
     policies: Mapping[str, str],
+    *,
+    metric: str = "test_accuracy",
     **settings: Any,
-) -> Sweep:
-    """Return a sweep over axes and decay policies, which `policies` names by label of `l2`."""
+) -> Training:
+    """Declare a sweep over axes and decay policies, which `policies` names by label of `l2`."""
     l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
-    return effort.sweep(context, name, {**axes, L2: l2}, **settings)
+    return effort.training(context, effort.sweep(context, name, {**axes, L2: l2}, **settings), metrics=(metric,))

@@ -14,15 +14,23 @@ from matplotlib.axes import Axes
 
 from normless.probes import probe
 from normless_lab.data import load_data
-from normless_lab.sweeps import Sweep
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Model
 from normless_papers.claims import Check, check, larger, not_asked
-from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.image_runs import PaperConfig
-from normless_papers.experiments.runs import chosen, estimate
-from normless_papers.gamma.course import COLUMNS, Course
-from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, POINTS, DecayComparison, compared, decay_sweep
+from normless_papers.experiments.runs import Runs, chosen, estimate
+from normless_papers.gamma.course import COLUMNS, Course, with_course
+from normless_papers.gamma.decay_comparison import (
+    BASELINE,
+    INKS,
+    L2,
+    POINTS,
+    DecayComparison,
+    compared,
+    decay_training,
+)
 from normless_papers.gamma.transfer import (
     FURTHER,
     Recorded,
@@ -31,7 +39,6 @@ from normless_papers.gamma.transfer import (
     effort_of,
     network_for,
     networks_for,
-    trained_further,
 )
 from normless_papers.plots import DIFFERENCES, beside_published
 from normless_papers.published import published_as
@@ -45,21 +52,25 @@ def _printed() -> dict[str, Mapping[str, Any]]:
     return {row["model"]: row for row in published_as("gamma/table-2").rows}
 
 
-def compared_by_role(context: Context, effort: Effort) -> DecayComparison:
-    """Train every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`.
-
-    Runs that record their ends (the setting `record`) have a course.
-    """
+def by_role(context: Context, *, effort: Effort) -> Training:
+    """Declare every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`."""
     policies = {BASELINE: "weights"} | {name: f"weights+{role}" for name, role in COLUMNS.items()}
     if context.weights is None:
-        sweep = decay_sweep(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
-        comparison = compared(context, effort, sweep)
-        return Recorded.of(context, comparison) if effort.settings.get("record") else comparison
+        return decay_training(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
     effort = effort_of(context, effort)
     data = data_of(context, effort)
     networks = networks_for(context, data, list(effort.variants))
-    sweep = decay_sweep(context, effort, "gamma/table-2", {"model": networks}, policies | FURTHER)
-    return trained_further(context, effort, sweep, data=data)
+    further = decay_training(context, effort, "gamma/table-2", {"model": networks}, policies | FURTHER)
+    return with_course(further, data, context.directory / "course")
+
+
+def compared_by_role(context: Context, runs: Runs) -> DecayComparison:
+    """Compare runs, with the course of those of the user's networks, and of those that record their ends."""
+    comparison = compared(runs)
+    if context.weights is not None:
+        return Transfer.of(comparison)
+    recorded = runs.laboratory and runs.sweeps[0].base.get("record")
+    return Recorded.of(comparison) if recorded else comparison
 
 
 def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_printed: bool = False) -> list[Check]:
@@ -83,9 +94,9 @@ def _table_2_checks(comparison: DecayComparison) -> list[Check]:
     return [*checks, *comparison.course.checks()] if isinstance(comparison, Recorded) else checks
 
 
-@artefact("gamma/table-2", basis="training", checks=_table_2_checks)
-def accuracy_by_role(context: Context, *, effort: Effort) -> Evidence:
-    comparison = compared_by_role(context, effort)
+@artefact("gamma/table-2", basis="training", checks=_table_2_checks, trains=by_role)
+def accuracy_by_role(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    comparison = compared_by_role(context, runs)
     draw = partial(_draw, comparison, tuple(COLUMNS))
     evidence = comparison.evidence(draw, measured=_wide(comparison, "model"), on=("model",))
     if not isinstance(comparison, Transfer):
@@ -123,9 +134,9 @@ def _with_printed(comparison: DecayComparison, choices: Sequence[str], name: str
     return table.assign(**{name: [float(difference) for difference in printed]})
 
 
-def _of_column(context: Context, effort: Effort, column: str) -> Evidence:
+def _of_column(context: Context, runs: Runs, column: str) -> Evidence:
     """Measure the optima with L2 on one column and without, beside the printed differences."""
-    comparison = compared_by_role(context, effort)
+    comparison = compared_by_role(context, runs)
     measured = _with_printed(comparison, [BASELINE, column], "published_difference")
     return comparison.evidence(lambda: _draw(comparison, (column,)), measured=measured)
 
@@ -146,9 +157,9 @@ def _guideline_1_checks(facts: tuple[DecayComparison, pd.DataFrame]) -> list[Che
     ]
 
 
-@artefact("gamma/guideline-1", basis="training", checks=_guideline_1_checks)
-def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
-    evidence = _of_column(context, effort, "gamma_last")
+@artefact("gamma/guideline-1", basis="training", checks=_guideline_1_checks, trains=by_role)
+def decay_gamma_last(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    evidence = _of_column(context, runs, "gamma_last")
     shares = _shares(context, effort, evidence.facts)
     means = shares.groupby(L2)[["gamma_last", "branch_share"]].mean().add_prefix("trained_").reset_index()
     return replace(
@@ -175,7 +186,9 @@ def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd
         if point.labels["model"] == model and point.labels[L2] in (BASELINE, "gamma_last") and point.rate == best
     ]
     rows = []
-    for point, folder in zip(points, context.lab.weights([point.config for point in points]), strict=True):
+    laboratory = comparison.runs.laboratory
+    assert laboratory is not None
+    for point, folder in zip(points, laboratory.weights([point.config for point in points]), strict=True):
         blocks = probe(trained_network(folder, PaperConfig), inputs, ["stream"]).stream
         share = blocks["branch_second_moment"] / blocks["skip_second_moment"]
         means = {"gamma_last": blocks["gamma_last"].mean(), "branch_share": share.mean()}
@@ -208,9 +221,9 @@ def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
 def _guideline(number: int, column: str, checks: Callable[[DecayComparison], Sequence[Check]]) -> None:
     """Register guideline 2, 3 or 4, which is about L2 on the γ of one column of table 2."""
 
-    @artefact(f"gamma/guideline-{number}", basis="training", checks=checks)
-    def measure(context: Context, *, effort: Effort) -> Evidence:
-        return _of_column(context, effort, column)
+    @artefact(f"gamma/guideline-{number}", basis="training", checks=checks, trains=by_role)
+    def measure(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+        return _of_column(context, runs, column)
 
 
 _guideline(2, "gamma_down", partial(role_checks, columns=["gamma_down"]))
@@ -227,20 +240,24 @@ def _figure_3_checks(comparison: DecayComparison) -> list[Check]:
     return [*accuracies, *comparison.course.checks()] if isinstance(comparison, Recorded) else accuracies
 
 
-@artefact("gamma/figure-3", basis="training", checks=_figure_3_checks)
-def cost_of_decaying_gamma_down(
-    context: Context, *, effort: Effort, model: str, strengths: Sequence[float]
-) -> Evidence:
+def _at_strengths(context: Context, *, effort: Effort, model: str, strengths: Sequence[float]) -> Training:
     axis = {f"{strength:g}": {"weight_decay": float(strength)} for strength in strengths}
     policies = {BASELINE: "weights", "gamma_down": "weights+down"}
+    if context.weights is None:
+        return decay_training(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
+    effort = effort_of(context, effort)
+    data = data_of(context, effort)
+    model = network_for(context, data, "resnet_152")
+    further = decay_training(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
+    return with_course(further, data, context.directory / "course")
+
+
+@artefact("gamma/figure-3", basis="training", checks=_figure_3_checks, trains=_at_strengths)
+def cost_of_decaying_gamma_down(
+    context: Context, runs: Runs, *, effort: Effort, model: Model[str], strengths: Sequence[float]
+) -> Evidence:
     title = "L2 on γ_down at several λ"
-    compare: Callable[[Context, Effort, Sweep], DecayComparison] = compared
-    if context.weights is not None:
-        effort = effort_of(context, effort)
-        data = data_of(context, effort)
-        model, compare = network_for(context, data, "resnet_152"), partial(trained_further, data=data)
-    sweep = decay_sweep(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
-    comparison = compare(context, effort, sweep)
+    comparison = compared(runs) if context.weights is None else Transfer.of(compared(runs))
     evidence = comparison.evidence(
         lambda: comparison.draw(INKS, title, groups="lambda"),
         measured=_wide(comparison, "lambda").rename(columns={"diff_gamma_down": "difference"}),

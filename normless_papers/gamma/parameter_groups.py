@@ -17,6 +17,7 @@ from normless.optim import SHORT, param_groups
 from normless.residual import ResidualMap, residual_map
 from normless_lab.plots import blocks_on_trunk
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Model
 from normless_papers.claims import Check, below, check
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.published import published_as
@@ -43,7 +44,7 @@ def _partition_checks(counts: Mapping[str, float]) -> list[Check]:
 
 
 @artefact("gamma/parameter-groups", basis="formula", checks=_partition_checks)
-def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence:
+def partition(context: Context, *, models: Model[Sequence[str]], side: Data[int]) -> Evidence:
     rows, leaks, maps = [], [], []
     counts = Counter[str]()
     for text in models:
@@ -163,7 +164,7 @@ def _table_1_checks(table: pd.DataFrame) -> list[Check]:
 
 
 @artefact("gamma/table-1", basis="formula", checks=_table_1_checks)
-def where_decay_is_applied(context: Context, *, model: str, side: int) -> Evidence:
+def where_decay_is_applied(context: Context, *, model: Model[str], side: Data[int]) -> Evidence:
     """Which of W, γ_last, γ_down, γ_0, γ_others the three policies decay, by a step without gradients."""
     network, found, _ = grouped_network(context, model, side)
     roles = {name: GAMMAS[role] for name, role in dict(grouped_gammas(network, found)).items()}

@@ -12,10 +12,9 @@ from matplotlib.axes import Axes
 
 from normless_lab.data import ImageData, load_data
 from normless_lab.plots import save_png, save_svg
-from normless_lab.sweeps import Point, Sweep
 from normless_papers.artefact import Context, Evidence
 from normless_papers.experiments.effort import Effort
-from normless_papers.gamma.course import Course, record, recorded_ends
+from normless_papers.gamma.course import Course, course_of, recorded_ends
 from normless_papers.gamma.decay_comparison import (
     BASELINE,
     INKS,
@@ -23,7 +22,6 @@ from normless_papers.gamma.decay_comparison import (
     NAMES,
     POINTS,
     DecayComparison,
-    compared,
 )
 from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, WeightsError, fitted, networks_in
 from normless_papers.networks.seeded_inputs import seeded
@@ -40,17 +38,26 @@ class Recorded(DecayComparison):
     course: Course
 
     @classmethod
-    def of(cls, context: Context, comparison: DecayComparison) -> Self:
+    def of(cls, comparison: DecayComparison) -> Self:
         """Add the ends that the runs of a comparison at their best rates recorded."""
-        points = comparison.best_points
-        results = {row.hash: row.result or {} for row in context.lab.carry_out([point.config for point in points])}
+        runs, points = comparison.runs, comparison.best_points
+        assert runs.laboratory is not None
+        results = {
+            row.hash: row.result or {} for row in runs.laboratory.carry_out([point.config for point in points])
+        }
         ends = [(point, results.get(point.config.hash, {}).get("records")) for point in points]
-        return cls(comparison.runs, comparison.metric, recorded_ends(comparison.runs.axes, ends))
+        return cls(runs, comparison.metric, recorded_ends(runs.axes, ends))
 
 
 @dataclass(frozen=True)
 class Transfer(Recorded):
     """A comparison of trainings of networks with weights, which record their course."""
+
+    @classmethod
+    def of(cls, comparison: DecayComparison) -> Self:
+        """Add the course of the runs at their best rates."""
+        course = course_of(comparison.runs, comparison.best_points)
+        return cls(comparison.runs, comparison.metric, course)
 
     def with_course(self, evidence: Evidence, title: str, folder: Path) -> Evidence:
         """Return the evidence with the course in its figure, and in `gammas.csv` and `stream.csv` in a folder."""
@@ -70,19 +77,6 @@ class Transfer(Recorded):
         files = "gammas.csv and stream.csv have the norms of γ and the variances of the stream over training"
         figures = "; course-NAME.png draws those of further networks" if others else ""
         return replace(evidence, draw=lambda: draw(first), remarks=(*evidence.remarks, f"{files}{figures}."))
-
-
-def trained_further(context: Context, effort: Effort, sweep: Sweep, *, data: ImageData) -> Transfer:
-    """Compare as `compared` in trainings of the user's networks on `data`, and record those at the best rates."""
-
-    def course(points: Sequence[Point]) -> Course:
-        return record(context, list(sweep.axes), points, data)
-
-    if len(effort.rates.rates) == 1:
-        # The recorded runs are then those that are compared.
-        course(sweep.points())
-    comparison = compared(context, effort, sweep)
-    return Transfer(comparison.runs, comparison.metric, course(comparison.best_points))
 
 
 def effort_of(context: Context, effort: Effort) -> Effort:

@@ -15,9 +15,9 @@ from normless_lab.plots import ROLE_INKS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
 from normless_papers.evidence import QUANTITY
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import evidence_of
-from normless_papers.gamma.decay_comparison import BASELINE, DecayComparison, compared, decay_sweep
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs, evidence_of
+from normless_papers.gamma.decay_comparison import BASELINE, DecayComparison, compared, decay_training
 
 # Attention comes first in a block and feed-forward second; in the decoder both attentions count as first.
 FIRST, SECOND, OTHER = "gamma_1", "gamma_2", "gamma_other"
@@ -34,17 +34,23 @@ WORTH_NAMING = 0.2
 _BLEU = "BLEU less that with L2 on the weights alone"
 
 
-def translations(context: Context, effort: Effort) -> DecayComparison:
-    """Run table 3's sweep: every placement of the norms with each decay policy; axes `norm` and `l2`."""
-    sweep = decay_sweep(context, effort, "gamma/table-3", {"norm": effort.variants}, TRANSLATION_POLICIES)
-    return compared(context, effort, sweep, "bleu")
+def translations(context: Context, *, effort: Effort) -> Training:
+    """Declare table 3's sweep: every placement of the norms with each decay policy; axes `norm` and `l2`."""
+    axes = {"norm": effort.variants}
+    return decay_training(context, effort, "gamma/table-3", axes, TRANSLATION_POLICIES, metric="bleu")
 
 
-def classifiers(context: Context, effort: Effort, name: str, policies: Mapping[str, str]) -> DecayComparison:
-    """Train a BERT classifier with each decay policy; a model without brackets is a checkpoint's folder."""
+def classifiers(
+    context: Context,
+    *,
+    effort: Effort,
+    name: str = "gamma/table-4",
+    policies: Mapping[str, str] = BERT_POLICIES,
+) -> Training:
+    """Declare a BERT classifier with each decay policy; a model without brackets is a checkpoint's folder."""
     root = default_root() if context.data_root is None else Path(context.data_root).expanduser()
     model = effort.model if "(" in effort.model else f"{root / effort.model}"
-    return compared(context, effort, decay_sweep(context, effort, name, {}, policies, model=f"transformers:{model}"))
+    return decay_training(context, effort, name, {}, policies, model=f"transformers:{model}")
 
 
 def _bleu_checks(comparison: DecayComparison) -> list[Check]:
@@ -54,9 +60,9 @@ def _bleu_checks(comparison: DecayComparison) -> list[Check]:
     ]
 
 
-@artefact("gamma/table-3", basis="training", checks=_bleu_checks)
-def bleu_by_gamma(context: Context, *, effort: Effort) -> Evidence:
-    comparison = translations(context, effort)
+@artefact("gamma/table-3", basis="training", checks=_bleu_checks, trains=translations)
+def bleu_by_gamma(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    comparison = compared(runs)
     return comparison.evidence(
         lambda: comparison.draw(INKS, "L2 on γ of a transformer", _BLEU, groups="norm"),
         measured=comparison.printed("bleu"),
@@ -68,10 +74,9 @@ def _accuracy_checks(comparison: DecayComparison) -> list[Check]:
     return [comparison.better("L2 on γ_1 and γ_2 besides the weights raises the test accuracy of BERT.", BOTH)]
 
 
-@artefact("gamma/table-4", basis="training", checks=_accuracy_checks)
-def accuracy_of_bert(context: Context, *, effort: Effort) -> Evidence:
-    comparison = classifiers(context, effort, "gamma/table-4", BERT_POLICIES)
-    return _of_classifiers(comparison, "L2 on γ of BERT", on=("l2",))
+@artefact("gamma/table-4", basis="training", checks=_accuracy_checks, trains=classifiers)
+def accuracy_of_bert(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    return _of_classifiers(compared(runs), "L2 on γ of BERT", on=("l2",))
 
 
 def _of_classifiers(comparison: DecayComparison, title: str, on: tuple[str, ...] = QUANTITY) -> Evidence:
@@ -79,14 +84,23 @@ def _of_classifiers(comparison: DecayComparison, title: str, on: tuple[str, ...]
     return comparison.evidence(draw, measured=comparison.printed("accuracy"), on=on)
 
 
+def _both_tasks(context: Context, *, translation_effort: Effort, text_effort: Effort) -> dict[str, Training]:
+    return {
+        "translation": translations(context, effort=translation_effort),
+        "classification": classifiers(context, effort=text_effort),
+    }
+
+
 @artefact(
     "gamma/guideline-1t",
     basis="training",
     checks=lambda facts: [*_bleu_checks(facts[0]), *_accuracy_checks(facts[1])],
+    trains=_both_tasks,
 )
-def decay_gammas_of_blocks(context: Context, *, translation_effort: Effort, text_effort: Effort) -> Evidence:
-    bleu = translations(context, translation_effort)
-    accuracy = classifiers(context, text_effort, "gamma/table-4", BERT_POLICIES)
+def decay_gammas_of_blocks(
+    context: Context, runs: Mapping[str, Runs], *, translation_effort: Effort, text_effort: Effort
+) -> Evidence:
+    bleu, accuracy = map(compared, runs.values())
     tables = [bleu.table.assign(metric="BLEU"), accuracy.table.assign(metric="test accuracy, %")]
 
     def draw() -> Axes:
@@ -95,7 +109,7 @@ def decay_gammas_of_blocks(context: Context, *, translation_effort: Effort, text
         return accuracy.draw(INKS, "Classification", ax=lower)
 
     return evidence_of(
-        {"translation": bleu.runs, "classification": accuracy.runs},
+        runs,
         pd.concat(tables, ignore_index=True),
         draw,
         facts=(bleu, accuracy),
@@ -108,23 +122,30 @@ def _guideline_3t_checks(comparison: DecayComparison) -> list[Check]:
     return [comparison.better(claim, EMBEDDING, wanted=False, by=-WORTH_NAMING)]
 
 
-@artefact("gamma/guideline-3t", basis="training", checks=_guideline_3t_checks)
-def spare_gamma_of_embeddings(context: Context, *, effort: Effort) -> Evidence:
-    policies = {BASELINE: "weights", EMBEDDING: "weights+stem"}
-    comparison = classifiers(context, effort, "gamma/guideline-3t", policies)
-    return _of_classifiers(comparison, "L2 on γ of BERT's embeddings")
+@artefact(
+    "gamma/guideline-3t",
+    basis="training",
+    checks=_guideline_3t_checks,
+    trains=partial(classifiers, name="gamma/guideline-3t", policies={BASELINE: "weights", EMBEDDING: "weights+stem"}),
+)
+def spare_gamma_of_embeddings(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    return _of_classifiers(compared(runs), "L2 on γ of BERT's embeddings")
+
+
+def _with_last_gamma(context: Context, *, effort: Effort) -> Training:
+    policies = {BASELINE: "weights", OTHER: "weights+other"}
+    axes = {"norm": effort.variants}
+    return decay_training(context, effort, "gamma/guideline-4t", axes, policies, metric="training_loss")
 
 
 @artefact(
     "gamma/guideline-4t",
     basis="training",
     checks=lambda facts: [facts.better("L2 on γ after the last block lowers the training loss.", OTHER, norm="pre")],
+    trains=_with_last_gamma,
 )
-def decay_gamma_before_head(context: Context, *, effort: Effort) -> Evidence:
-    policies = {BASELINE: "weights", OTHER: "weights+other"}
-    axes = {"norm": effort.variants}
-    sweep = decay_sweep(context, effort, "gamma/guideline-4t", axes, policies)
-    comparison = compared(context, effort, sweep, "training_loss")
+def decay_gamma_before_head(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    comparison = compared(runs)
     across = "training loss less that with L2 on the weights alone, nats"
     return comparison.evidence(
         lambda: comparison.draw(INKS, "L2 on γ before the head", across),

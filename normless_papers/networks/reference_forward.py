@@ -1,17 +1,25 @@
-"""The papers' networks written out by their formulas, on the weights of our converted networks, as a reference.
+"""The papers' networks by their formulas, on the weights of our converted networks, and comparisons of both.
+
+The papers' networks written out by their formulas, on the weights of our converted networks, as a reference.
 
 Here scalars multiply and shift activations; a converted network folds them into weights and biases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from normless import residual_map
 from normless.models import PaddedShortcut
+from normless_papers.claims import Check, Estimate, check, over_draws
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, observed, worst_agreement
+from normless_papers.experiments.de_smith import built_wide_resnet
+from normless_papers.networks.seeded_inputs import convert
 
 
 class Parts:
@@ -112,3 +120,104 @@ def multipliers(network: nn.Module) -> Tensor:
     """Return the scalar multipliers of a network in their order, shape (number,)."""
     values = [value.detach() for name, value in network.named_parameters() if name.endswith("multiplier")]
     return torch.cat([torch.zeros(0), *values])
+
+
+def blocks_at_start(network: nn.Module, images: Tensor) -> list[Agreement]:
+    """Every sum is its skip path, bit for bit, and new branch weights do not change the logits."""
+    blocks = residual_map(network).blocks
+    sums = [network.get_submodule(block.sum) for block in blocks if block.sum is not None]
+    assert len(sums) == len(blocks), "The sums of normless' own networks are modules."
+    calls, before = observed(network.eval(), sums, images)
+    with torch.no_grad():
+        for block in blocks:
+            for path in block.branch:
+                weight = network.get_submodule(path).get_parameter("weight")
+                weight.copy_(10 * weight.std() * torch.randn_like(weight))
+    again, after = observed(network, sums, images)
+    quantity = "With α = 0 every block's sum is its skip path, whatever the branch computes"
+    same = worst_agreement(quantity, [(output, sides[0]) for sides, output in (*calls, *again)])
+    return [same, agreement("Other branch weights, ten times larger, give the same logits", after, before)]
+
+
+def placement(network: nn.Module, images: Tensor) -> list[Agreement]:
+    """Outputs and the gradients of the multipliers agree with skip + α (w₂ ∗ … + b₂) for disturbed parameters."""
+    disturbed(network).eval()
+    x = images.double()
+    ours, formula = network(x), wide_resnet_with_multipliers(network, x)
+    names = [name for name, _ in network.named_parameters() if name.endswith("multiplier")]
+    slopes, expected = (gradients(network, logits, names) for logits in (ours, formula))
+    claim = "α multiplies the last convolution with its bias: logits are the formula's"
+    return [
+        agreement(claim, ours, formula, ROUNDING),
+        agreement("So are the gradients of all α", slopes, expected, ROUNDING),
+    ]
+
+
+@dataclass(frozen=True)
+class RegularizedFacts:
+    """The number of layers with a bias in a network converted by ZeroInit, and the share of features dropped."""
+
+    layers: int
+    with_bias: int
+    agreements: tuple[Agreement, ...]
+    shares: Mapping[str, Estimate]
+
+    def checks(self, drops: Mapping[str, float]) -> list[Check]:
+        """Check that the network is as the papers define it, with these drop probabilities."""
+        counts = {"layers": self.layers, "with_bias": self.with_bias}
+        biased = check("All convolutions and linear layers have a bias.", self.with_bias == self.layers > 0, **counts)
+        dropped = [drop_check(name, drop, self.shares[name]) for name, drop in drops.items()]
+        return [biased, *map(Agreement.check, self.agreements), *dropped]
+
+
+def regularized_facts(
+    scheme: str,
+    depth: int,
+    width: int,
+    draws: int,
+    dropouts: Mapping[str, str],
+    compare: Callable[[nn.Module, nn.Module, Tensor], Agreement],
+) -> RegularizedFacts:
+    """Measure a Wide-ResNet converted by a scheme that is ZeroInit.
+
+    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` adds an
+    agreement, given the original network, the converted network and images.
+    """
+    original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
+    network = convert(original, scheme)
+    layers, with_bias, zero = biases(original, network)
+    agreements = (
+        zero,
+        compare(original, network, images),
+        *blocks_at_start(network, images),
+        *placement(convert(original, f"{scheme}(dropout=0)"), images),
+    )
+    shares = {name: dropped_share(original, dropping, draws) for name, dropping in dropouts.items()}
+    return RegularizedFacts(layers, with_bias, agreements, shares)
+
+
+def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement]:
+    """Count convolutions and linear layers, and those with a bias, and compare the biases with 0."""
+    layers = [name for name, module in original.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
+    parameters = dict(network.named_parameters())
+    own = [parameters[f"{name}.bias"] for name in layers if f"{name}.bias" in parameters]
+    values = torch.cat([torch.zeros(1), *own])
+    zero = agreement("All biases, the classifier's included, start at 0", values, torch.zeros_like(values))
+    return len(layers), len(own), zero
+
+
+def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
+    """Estimate the share of the classifier's features that a scheme drops in training, over some draws."""
+    network = convert(original, scheme).train()
+    classifier = network.get_submodule(residual_map(network).classifier or "")
+    features = torch.ones(draws, int(classifier.get_parameter("weight").shape[1]))
+    outputs: Tensor = classifier.get_submodule("before")(features)
+    return over_draws((outputs == 0).double().mean(1).tolist())
+
+
+def drop_check(name: str, drop: float, share: Estimate) -> Check:
+    """Check that the mean share dropped lies within four standard errors of the probability."""
+    error = share.deviation / share.n**0.5
+    claim = f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors."
+    holds = abs(share.mean - drop) <= 4 * error
+    return check(claim, holds, measured=share.mean, expected=drop, standard_error=error)

@@ -1,21 +1,49 @@
-"""Networks and batches that are determined by an artefact's seed."""
+"""Networks by the papers' schemes, and networks and batches that are determined by an artefact's seed.
+
+Schemes as the papers print them, on weights initialized as their texts say.
+
+The conversions' `keep_scale`, which would rescale those weights, is turned off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+import normless
 from normless.models import build_model
 from normless.probes import preserve_random_state
 from normless_lab.data import Augmentation, load_data
+from normless_lab.sweeps import without_kept_scale
 
 if TYPE_CHECKING:
     from normless_papers.artefact import Context
+
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def convert(model: Model, scheme: str, *inputs: Any) -> Model:
+    """Convert a network by a scheme as printed."""
+    return normless.convert(model, without_kept_scale(scheme), *inputs)
+
+
+def axes_as_printed(axes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the axes of a sweep with their schemes as printed."""
+    return {
+        axis: {
+            label: {
+                name: without_kept_scale(value) if name == "scheme" else value for name, value in settings.items()
+            }
+            for label, settings in labels.items()
+        }
+        for axis, labels in axes.items()
+    }
 
 
 @contextmanager

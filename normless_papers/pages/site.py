@@ -16,16 +16,13 @@ from markupsafe import Markup, escape
 
 from normless._version import __version__
 from normless_lab.plots import VERDICT_INKS, css_variables, inline_image, template
-from normless_papers.pages.front_page import decided_in
-from normless_papers.pages.headline import Decided
+from normless_papers.pages.headline import Decided, decided_in
 from normless_papers.pages.silent import TITLE as SILENT
 from normless_papers.pages.silent import silences
-from normless_papers.pages.tables import ASPECTS, fact_texts, spoken, table_of, text_of
+from normless_papers.pages.tables import ASPECTS, compared, counted, fact_texts, left_of, spoken, table_of, text_of
 from normless_papers.pages.verdicts import VERDICTS, by_verdict
-from normless_papers.pages.wording import compared, counted, left_of
 from normless_papers.published import PAPERS, Published, published
-from normless_papers.results.reproduction import Reproduction, ResultError
-from normless_papers.results.storage import FIGURE, folder_of, stored
+from normless_papers.results.reproduction import FIGURE, Reproduction, ResultError, folder_of, stored
 
 TITLE = "Five papers on normalization, carried out"
 CAUTION = (

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from normless_papers.claims import BASES, CONCLUSIONS, Aspect
-from normless_papers.pages.tables import NOTHING, as_text, heading_of, row_of
-from normless_papers.pages.wording import counted, deciding_of, effect_of, found_by
+from normless_papers.pages.tables import (
+    NOTHING,
+    as_text,
+    counted,
+    deciding_of,
+    effect_of,
+    found_by,
+    heading_of,
+    row_of,
+)
 from normless_papers.published import PAPERS, published
 from normless_papers.results.reproduction import Reproduction
 

@@ -12,8 +12,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -25,18 +25,15 @@ from normless_lab.sweeps import (
     Laboratory,
     LaboratoryListener,
     LocalExecutor,
-    MissingRunsError,
-    PlannedLaboratory,
     finished_epochs,
 )
 from normless_lab.train.pauses import TimeLimitError
-from normless_papers.artefact import Artefact, Context, artefact_of
+from normless_papers.artefact import Context, artefact_of
 from normless_papers.budgets import Budget
-from normless_papers.experiments.protocol import asked_by
-from normless_papers.results.reproduce import laboratory_in, own_folder, reproduce
-from normless_papers.results.reproduction import Reproduction, plain
+from normless_papers.planning.plan import missing_runs
+from normless_papers.results.reproduce import laboratory_in, reproduce
+from normless_papers.results.reproduction import Reproduction, load, plain
 from normless_papers.results.run_file import add_rows
-from normless_papers.results.storage import load
 
 CLOCK = time.monotonic
 # A process that is killed loses at most this much of a run.
@@ -107,9 +104,10 @@ class Campaign:
         folder = self.out / "sweeps"
         folder.mkdir(parents=True, exist_ok=True)
         for entry in (entry for entry in self.entries if entry.trains):
-            sweeps = {asked.sweep.name: asked.sweep for asked in asked_by(entry.artefact, entry.budget)}
-            for name, sweep in sweeps.items():
-                file = re.sub(r"\W+", "-", f"{entry.artefact} {entry.budget} {name}") + ".yaml"
+            context = Context(entry.budget, folder, data_root=self.data_root)
+            trainings = artefact_of(entry.artefact).trainings(context).values()
+            for sweep in (sweep for training in trainings for sweep in training.sweeps):
+                file = re.sub(r"\W+", "-", f"{entry.artefact} {entry.budget} {sweep.name}") + ".yaml"
                 (folder / file).write_text(yaml.safe_dump(sweep.to_dict(), sort_keys=False), encoding="utf-8")
 
     def carry_out(self, minutes: float, *, workers: int = 2, listener: LaboratoryListener | None = None) -> None:
@@ -138,10 +136,10 @@ class Campaign:
     def missing(self) -> dict[str, Attempt]:
         """Return the missing runs by hash, in order, and make the results of the entries that lack none."""
         missing: dict[str, Attempt] = {}
-        with self._planned() as laboratory:
+        with laboratory_in(self.out) as laboratory:
             for entry in self.entries:
                 if entry.trains and self._result(entry) is None:
-                    own = self._missing_of(entry, laboratory)
+                    own, _ = self._missing_of(entry, laboratory)
                     missing |= own
                     if not own:
                         reproduce(
@@ -150,32 +148,25 @@ class Campaign:
                             out=self.out,
                             data_root=self.data_root,
                             laboratory=laboratory,
+                            trains=False,
                         )
         return missing
 
     def status(self) -> list[EntryStatus]:
         """Return what is carried out of each entry."""
         found = []
-        with self._planned() as laboratory:
+        with laboratory_in(self.out) as laboratory:
             for entry in self.entries:
                 result = self._result(entry)
                 if not entry.trains or result is not None:
                     runs = len(result.runs) if result else 0
                     found.append(EntryStatus(entry, result, runs, runs))
                     continue
-                laboratory.asked.clear()
-                missing = self._missing_of(entry, laboratory)
+                missing, wanted = self._missing_of(entry, laboratory)
                 begun = [run for run in missing.values() if (run.work / run.hash).exists()]
                 running = {_named(run): (finished_epochs(run.work / run.hash), run.config.epochs) for run in begun}
-                wanted = len(laboratory.asked)
                 found.append(EntryStatus(entry, None, wanted - len(missing), wanted, running))
         return found
-
-    @contextmanager
-    def _planned(self) -> Iterator[PlannedLaboratory]:
-        self.out.mkdir(parents=True, exist_ok=True)
-        with PlannedLaboratory(self.out / "laboratory") as laboratory:
-            yield laboratory
 
     def _result(self, entry: Entry) -> Reproduction | None:
         """Return the result of an entry; None without one of its settings, or if an error ended it."""
@@ -185,19 +176,14 @@ class Campaign:
         settings = plain(artefact_of(entry.artefact).settings[entry.budget])
         return result if result.asked["settings"] == settings else None
 
-    def _missing_of(self, entry: Entry, laboratory: PlannedLaboratory) -> dict[str, Attempt]:
-        artefact: Artefact = artefact_of(entry.artefact)
-        laboratory.missing = {}
-        with own_folder(self.out, entry.artefact, entry.budget) as folder, suppress(MissingRunsError):
-            context = Context(entry.budget, laboratory, folder, data_root=self.data_root)
-            artefact.function(context, **artefact.settings[entry.budget])
-        # Probes of a run cannot resume within an epoch.
+    def _missing_of(self, entry: Entry, laboratory: Laboratory) -> tuple[dict[str, Attempt], int]:
+        """Return the missing runs of an entry by hash, and the number of all its runs."""
+        context = Context(entry.budget, self.out, data_root=self.data_root)
+        missing, wanted = missing_runs(artefact_of(entry.artefact), context, laboratory)
+        options = {"checkpoint_every": CHECKPOINTS}
         return {
-            name: run
-            if "ride_along" in run.options
-            else replace(run, options={**run.options, "checkpoint_every": CHECKPOINTS})
-            for name, run in laboratory.missing.items()
-        }
+            name: Attempt(name, config, laboratory.work, None, options) for name, config in missing.items()
+        }, wanted
 
     def _measurements(self, seconds: float) -> Iterator[Entry]:
         """Yield the measurements without a result that are expected to end in time."""

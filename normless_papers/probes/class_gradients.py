@@ -1,8 +1,9 @@
-"""The contribution of each class to the parameters' gradients (Bjorck et al., appendix L, figures 20 and 21)."""
+"""Gradients of logits, and each class's part of the parameters' gradients (Bjorck et al., appendix L)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -11,10 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Loss, layer_table, parameter_positions
+from normless.probes import LogitGradients, Loss, layer_table, parameter_positions
 from normless.residual import ResidualMap
-from normless_papers.probes.network_function import as_function, gradients_by, map_of, trainable_parameters
-from normless_papers.probes.owners import require_known
+from normless_papers.probes.network_function import (
+    as_function,
+    gradients_by,
+    map_of,
+    require_known,
+    trainable_parameters,
+)
 
 Gradients = dict[str, Tensor]
 COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", "share", "predicted_share")
@@ -121,3 +127,22 @@ def classwise_elements(
 
     for_each_class(model, inputs, targets, visit, parameters=[parameter], **options)
     return pd.concat(parts, ignore_index=True)
+
+
+@dataclass
+class LogitGradientMatrix(LogitGradients):
+    """The gradient ∂L_b/∂z_j of every example b and class j, N times that of the mean loss (Bjorck et al., figure 4).
+
+    Columns: `example`, `class`, `logit`, `gradient`, `is_target`.
+
+    Args:
+        class_axis: the logits' class axis; all other axes count examples.
+    """
+
+    def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
+        z, g = self.matrix(logits), self.matrix(gradient)
+        labels = self.labels(len(z))
+        example, classes = np.indices(z.shape).reshape(2, -1)
+        numbers = {"logit": z.flatten().cpu().numpy(), "gradient": (g * len(z)).flatten().cpu().numpy()}
+        target = False if labels is None else classes == labels.cpu().numpy()[example]
+        self._table = pd.DataFrame({"example": example, "class": classes, **numbers, "is_target": target})

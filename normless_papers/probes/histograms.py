@@ -24,8 +24,8 @@ from normless.probes import (
     parameter_positions,
 )
 from normless.residual import Layer
-from normless_papers.probes.layer_tables import LayerTables
-from normless_papers.probes.owners import require_known
+from normless_papers.probes.network_function import require_known
+from normless_papers.probes.summand_tables import LayerTables
 
 _PLACE = ("parameter", "order", "layer", "block", "call", "channel")
 

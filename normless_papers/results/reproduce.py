@@ -18,8 +18,7 @@ from normless_papers.artefact import Artefact, Context, artefact_of, published_o
 from normless_papers.budgets import Budget
 from normless_papers.distance import distance_of
 from normless_papers.published import published
-from normless_papers.results.reproduction import Reproduction, ResultError, plain
-from normless_papers.results.storage import folder_of, load, save
+from normless_papers.results.reproduction import Reproduction, ResultError, folder_of, load, plain, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +41,7 @@ def reproduce(
     workers: int | None = None,
     again: bool = False,
     laboratory: Laboratory | None = None,
+    trains: bool = True,
 ) -> Reproduction:
     """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
@@ -51,10 +51,11 @@ def reproduce(
     Args:
         id: of the artefact, such as `fixup/table-1`; FILE.py:NAME or MODULE:NAME for one of another paper.
         budget, data, data_root, seed, weights: see `Context`.
-        out: folder of the results, see `normless_papers.results.storage`, and of the runs that artefacts share.
+        out: folder of the results, see `normless_papers.results.reproduction`, and of the runs that artefacts share.
         workers: processes that share the cores for training runs; one per core if None.
         again: carry it out even if there is a result; finished training runs are kept.
         laboratory: carries out the runs instead of the one in `out`; `workers` is then ignored.
+        trains: whether missing runs are trained; without them the result is an error.
 
     Raises:
         UnknownArtefactError: there is no such artefact.
@@ -82,7 +83,8 @@ def reproduce(
             nullcontext(laboratory) if laboratory else laboratory_in(out, workers) as lab,
             own_folder(out, id, budget) as own,
         ):
-            result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed, weights), asked)
+            context = Context(budget, own, data, data_root, seed, weights)
+            result, axes = _carried_out(artefact, context, lab, asked, trains=trains)
     except StoppedError:
         # The same command resumes its runs.
         raise
@@ -136,7 +138,9 @@ def own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: A
             folder.rmdir()
 
 
-def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
+def _carried_out(
+    artefact: Artefact, context: Context, laboratory: Laboratory, asked: Mapping[str, Any], *, trains: bool
+) -> tuple[Reproduction, Axes | None]:
     """Return the result and its figure; a figure that cannot be drawn is an error beside the numbers."""
     import torch
 
@@ -145,8 +149,8 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
 
     # Random numbers without an own generator do not depend on earlier artefacts.
     torch.manual_seed(context.seed)
-    context.lab.asked.clear()
-    evidence = artefact.function(context, **artefact.settings[context.budget])
+    runs = artefact.runs(context, laboratory, missing=trains)
+    evidence = artefact(context, runs)
     axes, error = None, ""
     if evidence.draw is not None:
         try:
@@ -154,7 +158,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         except Exception as raised:
             error = f"The figure cannot be drawn: {_sentence(raised)}"
     settings = artefact.settings if context.weights is None else of_weights(artefact.settings)
-    distance = distance_of(settings, context.budget, context.data, str(evidence.setup))
+    distance = distance_of(artefact, context.budget, context.data, str(evidence.setup), settings)
     if context.weights is not None:
         # Whether a person's weights are the paper's is not known.
         published_ones = distance.of_same_kind and context.weights == "torchvision"
@@ -172,7 +176,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         setup=plain(evidence.setup),
         remarks=(*artefact.remarks, *evidence.remarks),
         error=error,
-        runs=tuple(sorted(context.lab.asked)),
+        runs=tuple(sorted({name for own in runs.values() for name in own.table["hash"]})),
         figure="" if axes is None else description(axes),
     )
     return result, axes

@@ -16,9 +16,9 @@ from normless.nn import ResidualSum, initialize
 from normless.probes import probe
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Check, check, close, near, over_draws
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded, training_batch
+from normless_papers.networks.seeded_inputs import convert, seeded, training_batch
 from normless_papers.plots import GROWTH
 
 
@@ -86,14 +86,14 @@ def _figure_2_checks(tables: Mapping[str, Sequence[pd.DataFrame]]) -> list[Check
 def figure_2(
     context: Context,
     *,
-    blocks: int,
-    width: int,
+    blocks: Network[int],
+    width: Network[int],
     batch: int,
-    conv_blocks: int,
-    images: int,
+    conv_blocks: Network[int],
+    images: Seeds[int],
     conv_width: int,
-    draws: int,
-    data: str,
+    draws: Seeds[int],
+    data: DataSet[str],
 ) -> Evidence:
     examples = training_batch(context, data, images)
     with seeded(context.seed):
@@ -216,7 +216,7 @@ def _figure_5_checks(facts: tuple[pd.DataFrame, int]) -> list[Check]:
 
 
 @artefact("skipinit/figure-5", basis="measurement", checks=_figure_5_checks)
-def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Evidence:
+def figure_5(context: Context, *, blocks: Network[int], width: Network[int], batch: int) -> Evidence:
     with seeded(context.seed):
         table = probe(dense(blocks, width), torch.randn(batch, 100), ["signal"]).signal
     chosen = _chosen(table)

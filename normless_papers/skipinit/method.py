@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 
 import pandas as pd
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import build_model
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Network, Seeds
 from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.claims.agreement import (
     ROUNDING,
@@ -24,14 +26,25 @@ from normless_papers.claims.agreement import (
     worst_agreement,
 )
 from normless_papers.experiments.comparison import Comparison
-from normless_papers.experiments.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.imagenet_comparison import imagenet_table, on_imagenet
-from normless_papers.networks.multipliers import blocks_at_start, placement
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.reference_forward import disturbed, multipliers
-from normless_papers.networks.regularized import regularized_facts
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.experiments.de_smith import (
+    RESNET_V1,
+    built_wide_resnet,
+    compared_on_imagenet,
+    on_imagenet,
+    over_depths,
+    scheme_of,
+)
+from normless_papers.experiments.de_smith_claims import compared
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
+from normless_papers.networks.reference_forward import (
+    blocks_at_start,
+    disturbed,
+    multipliers,
+    placement,
+    regularized_facts,
+)
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
 
@@ -57,8 +70,21 @@ def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparis
     ]
 
 
-@artefact("skipinit/skipinit", basis="training", checks=_skipinit_checks)
-def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int], effort: Effort) -> Evidence:
+@artefact(
+    "skipinit/skipinit",
+    basis="training",
+    checks=_skipinit_checks,
+    trains=partial(over_depths, methods=("batch_norm", *STARTS.values()), column="variant"),
+)
+def skipinit(
+    context: Context,
+    own_runs: Runs,
+    *,
+    depth: Network[int],
+    width: Network[int],
+    depths: Network[Sequence[int]],
+    effort: Effort,
+) -> Evidence:
     with seeded(context.seed):
         original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
         agreements = (
@@ -71,7 +97,7 @@ def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int],
         sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
         for network in (original, convert(original, "skipinit"))
     )
-    runs = over_depths(context, ("batch_norm", *STARTS.values()), depths, width, effort, column="variant")
+    runs = compared(own_runs, effort)
     trained = runs.by_depth("SkipInit and batch norm")
     own = {
         "network of the algorithm": f"Wide-ResNet-{depth}-{width}",
@@ -100,20 +126,9 @@ def _starts(original: nn.Module) -> list[Agreement]:
     return agreements
 
 
-# The methods of table 7, by the names of ZeroInit's schemes.
-METHODS = {
-    "batch_norm": "batch_norm",
-    "fixup": "fixup",
-    "regularized_skipinit": "zeroinit(dropout=0.2)",
-    "regularized_skipinit_scalar_bias": "zeroinit_v1(dropout=0.2)",
-}
+# The methods of table 7, by the names of ZeroInit's schemes; its runs are those of zeroinit/table-5.
+METHODS: Mapping[str, str] = published_as("skipinit/table-7").compares["methods"]
 BIASED, PLAIN = "regularized_skipinit_scalar_bias", "regularized_skipinit"
-
-
-# The runs of zeroinit/table-5 under other names, with its numbers rounded.
-imagenet_table(
-    "skipinit/table-7", lambda facts: facts.without_identity(PLAIN, BIASED), METHODS, RESNET_V1, "ResNet-50-V1"
-)
 
 
 _Algorithm = tuple[int, tuple[int, ...], tuple[Agreement, ...]]
@@ -131,12 +146,18 @@ def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -
     ]
 
 
-@artefact("skipinit/scalar-bias-v1", basis="training", checks=_scalar_bias_checks)
-def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Evidence:
+def _at_smallest_batch(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Training:
+    return on_imagenet(context, methods=METHODS, batch_sizes=batch_sizes[:1], model=RESNET_V1, effort=effort)
+
+
+@artefact("skipinit/scalar-bias-v1", basis="training", checks=_scalar_bias_checks, trains=_at_smallest_batch)
+def scalar_bias(
+    context: Context, own_runs: Runs, *, side: Data[int], batch_sizes: Sequence[int], effort: Effort
+) -> Evidence:
     with seeded(context.seed):
         algorithm = _algorithm(side)
     size = batch_sizes[0]
-    runs = on_imagenet(context, METHODS, [size], model=RESNET_V1, effort=effort)
+    runs = compared_on_imagenet(own_runs, effort)
     top1 = {method: runs.reached(method, size) for method in METHODS}
     table = agreement_table(algorithm[2])
     trained = pd.DataFrame(
@@ -197,7 +218,7 @@ SCHEMES = {
 
 
 @artefact(ID, basis="formula", checks=lambda facts: facts.checks(published_as(ID).quantities["drop_probability"]))
-def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
+def regularized(context: Context, *, depth: Network[int], width: Network[int], draws: Seeds[int]) -> Evidence:
     with seeded(context.seed):
         facts = regularized_facts("regularized_skipinit", depth, width, draws, SCHEMES, _differs_by_dropout)
     rows = [("drop_probability", name, share.mean) for name, share in facts.shares.items()]

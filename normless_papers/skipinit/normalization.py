@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from normless.models import wide_resnet
 from normless.nn import GhostBatchNorm2d
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Network
 from normless_papers.claims import Check, check
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 
 
@@ -25,7 +25,9 @@ def _definition_checks(facts: tuple[Sequence[Agreement], float]) -> list[Check]:
 
 
 @artefact("skipinit/batch-norm-definition", basis="formula", checks=_definition_checks)
-def definition(context: Context, *, batch: int, channels: int, side: int, ghost: int, depth: int) -> Evidence:
+def definition(
+    context: Context, *, batch: int, channels: Network[int], side: Data[int], ghost: Network[int], depth: Network[int]
+) -> Evidence:
     with seeded(context.seed):
         x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
         agreements = [*_in_training(x), *_at_test_time(x), _ghosts(x, ghost)]

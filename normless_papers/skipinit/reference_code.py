@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import resnet_v2
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Seeds
 from normless_papers.claims import Check, decided, stated
 from normless_papers.claims.agreement import (
     ROUNDING,
@@ -22,10 +23,8 @@ from normless_papers.claims.agreement import (
     worst_agreement,
 )
 from normless_papers.evidence import with_quantities
-from normless_papers.networks.multipliers import blocks_at_start
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.reference_forward import Parts, disturbed, multipliers, scaled
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.reference_forward import Parts, blocks_at_start, disturbed, multipliers, scaled
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 
 # (Output channels, bottleneck channels, stride) of every block of every group, as printed.
@@ -74,7 +73,7 @@ def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[C
 
 
 @artefact("skipinit/appendix-g-resnet50-v2", basis="formula", checks=_port_checks)
-def reference_code(context: Context, *, side: int, images: int) -> Evidence:
+def reference_code(context: Context, *, side: Data[int], images: Seeds[int]) -> Evidence:
     with seeded(context.seed):
         network = convert(resnet_v2(50), f"zeroinit(dropout={1 - KEEP:g})")
         x = torch.randn(images, 3, side, side)

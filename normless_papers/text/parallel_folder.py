@@ -10,7 +10,7 @@ from pathlib import Path
 
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data import BY_ROOT, fetch_files, find_or_fetch, find_splits, first_of
-from normless_papers.text.reading import VALIDATION_STEMS, read_columns, read_lines
+from normless_papers.text.labelled_tables import VALIDATION_STEMS, read_columns, read_lines
 from normless_papers.text.text_sets import Pairs, ParallelText
 
 # Each of so many training pairs is for validation, as in the preparation of Ott et al. (2018).

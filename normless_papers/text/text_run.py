@@ -10,9 +10,9 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from normless.residual import ResidualMap
 from normless_lab.train import Task, groups_of, saved_folder, versions_of
-from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.config import AdamConfig
 from normless_papers.text.text_sets import TextSets
+from normless_papers.text.tokens import BytePairs
 
 VOCABULARY_FILE = "vocabulary.json"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from normless.nn import AlternatingBatchNorm2d
 from normless.spec import parse_call
 from normless_lab.plots import Ink, Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Seeds
 from normless_papers.claims import (
     UNKNOWN,
     Check,
@@ -31,8 +32,8 @@ from normless_papers.claims import (
     quantity_table,
 )
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import carry_out
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.pages.tables import spoken
 from normless_papers.probes import find_divergence, largest_stable_rate
@@ -54,13 +55,12 @@ SHALLOW, MIDDLE, UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = ARCHITECTURES
 _INKS: dict[str, Ink] = {spoken(name): series_ink(place) for place, name in enumerate(ARCHITECTURES)}
 
 
-def _trained(context: Context, effort: Effort, names: Sequence[str]) -> RateSearch:
-    """Train architectures at every rate of the effort, for the paper's first number of epochs."""
+def _trained(context: Context, *, effort: Effort, names: Sequence[str]) -> Training:
+    """Declare architectures at every rate of the effort, for the paper's first number of epochs."""
     axis = {name: {**effort.variants.get(name, {}), "scheme": SCHEMES[ARCHITECTURES[name]]} for name in names}
     if WARM in axis:
         axis[WARM] |= effort.variants["warm_start"]
-    sweep = effort.sweep(context, "highest rates", {AXIS: axis})
-    return RateSearch(carry_out(context, sweep, effort=effort), AXIS)
+    return effort.training(context, effort.sweep(context, "highest rates", {AXIS: axis}))
 
 
 def _is_printed(search: RateSearch, name: str) -> Check:
@@ -84,9 +84,14 @@ def _table_3(search: RateSearch) -> list[Check]:
     ]
 
 
-@artefact("understanding-bn/table-3", basis="training", checks=_table_3)
-def highest_rates(context: Context, *, effort: Effort) -> Evidence:
-    search = _trained(context, effort, tuple(ARCHITECTURES))
+@artefact(
+    "understanding-bn/table-3",
+    basis="training",
+    checks=_table_3,
+    trains=partial(_trained, names=tuple(ARCHITECTURES)),
+)
+def highest_rates(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    search = RateSearch(runs, AXIS)
     rows = []
     for name, own in search.runs.table.groupby(AXIS, sort=False):
         counts, model = own["outcome"].value_counts(), effort.variants.get(str(name), {}).get("model", effort.model)
@@ -114,9 +119,14 @@ def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Check]
     ]
 
 
-@artefact("understanding-bn/warm-start", basis="training", checks=_warm_start)
-def warm_start(context: Context, *, effort: Effort) -> Evidence:
-    search = _trained(context, effort, (UNNORMALIZED, WARM, NORMALIZED))
+@artefact(
+    "understanding-bn/warm-start",
+    basis="training",
+    checks=_warm_start,
+    trains=partial(_trained, names=(UNNORMALIZED, WARM, NORMALIZED)),
+)
+def warm_start(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    search = RateSearch(runs, AXIS)
     warm, epochs = effort.variants["warm_start"], search.runs.epochs
     first: list[float] = []
     if len(epochs):
@@ -147,9 +157,14 @@ def _alternating_normalization(facts: tuple[RateSearch, Sequence[Agreement]]) ->
     ]
 
 
-@artefact("understanding-bn/alternating-normalization", basis="training", checks=_alternating_normalization)
-def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
-    search = _trained(context, effort, (ALTERNATING, NORMALIZED))
+@artefact(
+    "understanding-bn/alternating-normalization",
+    basis="training",
+    checks=_alternating_normalization,
+    trains=partial(_trained, names=(ALTERNATING, NORMALIZED)),
+)
+def alternating_normalization(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    search = RateSearch(runs, AXIS)
     highest = {"achievable_lr": ALTERNATING, "achievable rate with batch norm": NORMALIZED}
     return search.runs.evidence(
         quantity_table({quantity: search.highest(name) for quantity, name in highest.items()}),
@@ -211,7 +226,9 @@ def _maximal_learning_rate(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
-def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws: int, minibatches: int) -> Evidence:
+def maximal_learning_rate(
+    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], minibatches: Seeds[int]
+) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches)
     searched = cache(_searched)
     return setting.evidence(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import pandas as pd
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from normless.probes import agreement
 from normless_lab.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Tests, decided, exceeds, in_all, lies_within, replicates
+from normless_papers.budgets import DataSet, Seeds
+from normless_papers.claims import Tests, decided, in_all, lies_within
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table, for_each_class
 from normless_papers.understanding_bn.initializations import (
@@ -31,21 +31,8 @@ from normless_papers.understanding_bn.initializations import (
 _EARLY, _LATE = (2, 10), (95, 108)
 
 
-def _channel_pairs(facts: Measured) -> Tests:
-    share, rank, variation = map(facts.estimates, ("rank_one_share", "effective_rank", "variation"))
-    return {
-        "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
-        "explains more than half of its variation.": exceeds(share[0], 0.5),
-        "With batch norm that explains less.": exceeds(*share),
-        "The effective rank is larger with batch norm.": exceeds(*reversed(rank)),
-        "Some channels have consistently large, others small gradients without batch norm: entries vary by more "
-        "than their mean.": exceeds(variation[0], 1.0),
-        "With batch norm they vary by less than their mean.": exceeds(1.0, variation[1]),
-    }
-
-
-@artefact("understanding-bn/figure-7", basis="measurement", checks=_channel_pairs)
-def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+@artefact("understanding-bn/figure-7", basis="measurement")
+def channel_pairs(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
     return setting.evidence(
@@ -61,27 +48,8 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
     )
 
 
-def _channel_gradients(facts: Measured) -> Tests:
-    """Check the caption, and section I.2 in the unit of the figure: the deviation of gradients over channels.
-
-    The deviation of log₁₀|gradient|, which no scale of the layer changes, is measured beside it and decides nothing.
-    """
-    without, with_norm = (facts.pivoted("part", batch_norm=kind) for kind in (False, True))
-    scales = [decades(rows["mean"]["early"] / rows["mean"]["late"]) for rows in (without, with_norm)]
-    return {
-        "Without batch norm gradients have larger scales in early layers than in late ones (log₁₀ of the ratio "
-        "of mean |gradient| above 0).": exceeds(scales[0], 0.0),
-        "With batch norm they are similarly scaled in all layers: early and late ones within an order of "
-        "magnitude (log₁₀ of the ratio).": lies_within(scales[1], -1.0, 1.0),
-        "Without batch norm the magnitude of gradients differs more from channel to channel within early layers than "
-        "within late ones (log₁₀ of the ratio of the deviations over channels above 0).": exceeds(
-            decades(without["standard_deviation"]["early"] / without["standard_deviation"]["late"]), 0.0
-        ),
-    }
-
-
-@artefact("understanding-bn/figure-19", basis="measurement", checks=_channel_gradients)
-def channel_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+@artefact("understanding-bn/figure-19", basis="measurement")
+def channel_gradients(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def spread(draw: Draw) -> pd.DataFrame:
@@ -100,23 +68,8 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
     )
 
 
-def _dominating_channels(facts: Measured) -> Tests:
-    averages = facts.table.groupby(["batch_norm", "draw"])[["mean_correlation", "effective_share"]].mean()
-    without, with_norm = averages.loc[False], averages.loc[True]
-    return {
-        "Without batch norm channels with larger means contribute more: the rank correlation of a channel's "
-        "contribution with its |mean| is above 0.5.": exceeds(without["mean_correlation"], 0.5),
-        "Effectively fewer channels matter without batch norm (1/Σ share² over their number).": exceeds(
-            with_norm["effective_share"], without["effective_share"]
-        ),
-        "Effectively few channels matter without it: less than half of them.": exceeds(
-            0.5, without["effective_share"]
-        ),
-    }
-
-
-@artefact("understanding-bn/dominating-channels", basis="measurement", checks=_dominating_channels)
-def dominating_channels(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+@artefact("understanding-bn/dominating-channels", basis="measurement")
+def dominating_channels(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
@@ -157,33 +110,8 @@ ALMOST_ALWAYS = 0.9
 _SUM_ROUNDING = 1e-9
 
 
-def _favoured_class(facts: Measured) -> Tests:
-    without, with_norm = facts.both
-    variation = [replicates(rows["column_deviation"] / rows["column_mean"]) for rows in (without, with_norm)]
-    return {
-        f"Without batch norm one class is predicted for at least {ALMOST_ALWAYS:.0%} of the images of the "
-        "minibatch, in every draw.": in_all(
-            without["predicted_share"] >= ALMOST_ALWAYS, smallest_share=without["predicted_share"].min()
-        ),
-        "That class's gradients are large for images of other classes: on average more than half of the largest "
-        "possible value, 1.": exceeds(without["column_mean"], 0.5),
-        "They are roughly constant: their deviation over images is less than a quarter of their mean.": exceeds(
-            0.25, variation[0]
-        ),
-        "With batch norm the largest class's gradients depend more on the image: deviation over mean is larger.": (
-            exceeds(variation[1], variation[0])
-        ),
-        "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.": exceeds(
-            *facts.estimates("agreement")
-        ),
-        "The largest gradient of the final bias is smaller with batch norm.": exceeds(
-            *facts.estimates("bias_gradient")
-        ),
-    }
-
-
-@artefact("understanding-bn/figure-4", basis="measurement", checks=_favoured_class)
-def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+@artefact("understanding-bn/figure-4", basis="measurement")
+def favoured_class(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
@@ -214,22 +142,8 @@ def _predicted(dominant: pd.DataFrame) -> Tests:
     }
 
 
-def _elements_of_classes(facts: Measured) -> Tests:
-    dominant = facts.by_draw(batch_norm=False)
-    return {
-        **_predicted(dominant),
-        "One class has far more impact than any other: its mean |gradient| is more than three times that of the next "
-        "(log₁₀ of the ratio above log₁₀ 3).": exceeds(
-            decades(dominant["share"] / dominant["next_share"]), math.log10(3)
-        ),
-        "It has the largest gradient of all classes for the majority of the kernel's elements.": exceeds(
-            dominant["leading_share"], 0.5
-        ),
-    }
-
-
-@artefact("understanding-bn/figure-20", basis="measurement", checks=_elements_of_classes)
-def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+@artefact("understanding-bn/figure-20", basis="measurement")
+def elements_of_classes(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def dominance(draw: Draw) -> pd.DataFrame:
@@ -265,7 +179,7 @@ def _gradient_of_classes(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/figure-21", basis="measurement", checks=_gradient_of_classes)
-def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def gradient_of_classes(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw)["sizes"],
@@ -289,7 +203,7 @@ def _class_wise_mask(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)
-def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+def masked_gradients(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from normless.nn import PartialBatchNorm2d
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, DataSet, Network, Seeds
 from normless_papers.claims import Tests, decided
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.networks.seeded_inputs import seeded
@@ -25,7 +26,7 @@ from normless_papers.understanding_bn.rate_search import SUBSETS, in_symbols
 
 
 @artefact("understanding-bn/equation-1", basis="formula", checks=lambda facts: list(map(Agreement.check, facts)))
-def separable_parts(context: Context, *, batch: int, channels: int, side: int) -> Evidence:
+def separable_parts(context: Context, *, batch: int, channels: Network[int], side: Data[int]) -> Evidence:
     with seeded(context.seed):
         x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
         agreements = [agreement for parts in SUBSETS for agreement in _by_definition(x, parts)]
@@ -142,7 +143,13 @@ def _equation_2(facts: tuple[pd.DataFrame, pd.DataFrame, int, int]) -> Tests:
 
 @artefact("understanding-bn/equation-2", basis="formula", checks=_equation_2)
 def step_noise(
-    context: Context, *, data: str, depth: int, examples: int, batch_sizes: Sequence[int], draws: int
+    context: Context,
+    *,
+    data: DataSet[str],
+    depth: Network[int],
+    examples: Seeds[int],
+    batch_sizes: Sequence[int],
+    draws: Seeds[int],
 ) -> Evidence:
     exact = _every_minibatch(context.seed)
     setting = Initializations(context, data, examples, draws=1, depth=depth)

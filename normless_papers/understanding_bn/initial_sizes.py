@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, Test, Tests, asked_at_scale, exceeds, in_all, lies_within, over_draws
+from normless_papers.budgets import DataSet, Seeds
+from normless_papers.claims import Estimate, over_draws
 from normless_papers.probes import peak_counts
 from normless_papers.understanding_bn.initializations import (
     HISTOGRAM_CHANNELS,
@@ -29,24 +28,8 @@ _FITTED = (8, 109)
 _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 
 
-def _gradients_of_layer_55(facts: Measured) -> Tests:
-    without, with_norm = facts.both
-    ratio = without["mean_abs"] / with_norm["mean_abs"]
-    return {
-        "Gradients are larger without batch norm, in every draw (mean |gradient| of the kernel).": in_all(
-            ratio > 1, smallest_ratio=ratio.min(), largest_ratio=ratio.max()
-        ),
-        "They are about 10² times larger, within half a decade (log₁₀ of the ratio of the means).": asked_at_scale(
-            lies_within(decades(ratio), 1.5, 2.5), facts.reduction
-        ),
-        "Their tails are heavier without batch norm: the kurtosis is larger (log₁₀ of the ratio above 0).": exceeds(
-            decades(without["kurtosis"] / with_norm["kurtosis"]), 0.0
-        ),
-    }
-
-
-@artefact("understanding-bn/figure-2", basis="measurement", checks=_gradients_of_layer_55)
-def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+@artefact("understanding-bn/figure-2", basis="measurement")
+def gradients_of_layer_55(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def sizes(draw: Draw) -> pd.DataFrame:
@@ -80,27 +63,8 @@ def _histogram(draw: Draw, axes: Axes, title: str) -> None:
     histogram(counts, axes, names="none", log="y", x_marks=[0], title=title, x_label=label)
 
 
-def _moments_against_depth(facts: Measured) -> Tests:
-    without, with_norm = facts.both
-    tests: dict[str, Test] = {
-        "Without batch norm output scales √(mean² + variance) reach about 10², within half a decade "
-        "(log₁₀).": asked_at_scale(lies_within(without["log10_scale"], 1.5, 2.5), facts.reduction),
-    }
-    for name in _MOMENTS.values():
-        tests |= {
-            f"Without batch norm {name} grows by more than a decade over 100 layers.": exceeds(
-                without[f"{name}_decades"], 1.0
-            ),
-            f"Growth is almost exponential: a straight line explains more than 0.8 of the variance of log₁₀ {name} "
-            "over layers.": exceeds(without[f"{name}_straightness"], 0.8),
-            f"With batch norm {name} stays relatively constant: its trend is less than half a decade over 100 "
-            "layers.": lies_within(with_norm[f"{name}_decades"], -0.5, 0.5),
-        }
-    return tests
-
-
-@artefact("understanding-bn/figure-3", basis="measurement", checks=_moments_against_depth)
-def moments_against_depth(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+@artefact("understanding-bn/figure-3", basis="measurement")
+def moments_against_depth(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _fits(pass_of(draw)["moments"]),
@@ -148,43 +112,7 @@ def _moments(first: pd.DataFrame) -> Axes:
     return panels[0]
 
 
-_DEEP = (81, 83)
 _SHOWN = 0
-
-
-def _unnormalized(facts: Measured) -> Tests:
-    layers = facts.pivoted("layer", batch_norm=False)
-    means, modes = layers["abs_mean"], layers["modes"]
-    return {
-        **{
-            f"Means of channels are farther from 0 in layer {later} than in layer {earlier} (log₁₀ of the ratio "
-            "of |mean| above 0).": exceeds(decades(means[later] / means[earlier]), 0.0)
-            for earlier, later in ((9, 45), (45, 83))
-        },
-        "Histograms in layers 81 and 83 have more modes on average than those in layer 9.": exceeds(
-            (modes[81] + modes[83]) / 2, modes[9]
-        ),
-    }
-
-
-def _normalized(facts: Measured) -> Tests:
-    without, with_norm = (facts.pivoted("layer", batch_norm=kind) for kind in (False, True))
-    tests: dict[str, Test] = {}
-    for layer in HISTOGRAM_LAYERS:
-        tests |= {
-            f"Layer {layer} with batch norm: most channels are unimodal, more than half of them.": exceeds(
-                with_norm["unimodal"][layer], 0.5
-            ),
-            f"Layer {layer} with batch norm: |mean| before the norm is on average less than a standard deviation "
-            "of the channel from 0.": exceeds(1.0, with_norm["relative_mean"][layer]),
-        }
-    tests |= {
-        f"Layer {layer}: |mean| in standard deviations is larger without batch norm.": exceeds(
-            without["relative_mean"][layer], with_norm["relative_mean"][layer]
-        )
-        for layer in _DEEP
-    }
-    return tests
 
 
 def _channels(draw: Draw) -> pd.DataFrame:
@@ -197,11 +125,11 @@ def _channels(draw: Draw) -> pd.DataFrame:
     return table.rename_axis("layer").reset_index()
 
 
-def _figure_of_activations(name: str, checks: Callable[[Measured], Tests], *, batch_norm: bool) -> None:
+def _figure_of_activations(name: str, *, batch_norm: bool) -> None:
     """Register figure 13, without batch norm, or figure 14, with it."""
 
-    @artefact(f"understanding-bn/{name}", basis="measurement", checks=checks)
-    def measure(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
+    @artefact(f"understanding-bn/{name}", basis="measurement")
+    def measure(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
         setting = Initializations(context, data, batch_size, draws)
         return setting.evidence(
             _channels,
@@ -221,5 +149,5 @@ def _histograms(counts: pd.DataFrame) -> Axes:
     return panels[0]
 
 
-_figure_of_activations("figure-13", _unnormalized, batch_norm=False)
-_figure_of_activations("figure-14", _normalized, batch_norm=True)
+_figure_of_activations("figure-13", batch_norm=False)
+_figure_of_activations("figure-14", batch_norm=True)

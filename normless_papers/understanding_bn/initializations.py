@@ -20,10 +20,10 @@ from normless_lab.data import ImageData, load_data
 from normless_lab.plots import new_panels
 from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import Estimate, quantity_table, replicates
+from normless_papers.claims import Check, Estimate, quantity_table, replicates
+from normless_papers.claims.declared import Row, by_draw
 from normless_papers.evidence import QUANTITY
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
 """The schemes without batch norm and with it, both with Xavier's weights."""
@@ -211,6 +211,18 @@ class Measured:
     def pivoted(self, columns: str, *, batch_norm: bool) -> pd.DataFrame:
         """Return the rows of one kind of network, a row per draw; columns are (quantity, label)."""
         return self.by_draw(batch_norm=batch_norm).reset_index().pivot(index="draw", columns=columns)
+
+    def claimed(self, row: Row) -> list[Check]:
+        """Return the check of a declared claim."""
+        return by_draw(row, self)
+
+    def series(self, column: str, label: str, *, batch_norm: bool) -> pd.Series:
+        """Return a column of one kind of network, the mean over the rows of each draw, or those of a label."""
+        rows, (name, _, value) = self.by_draw(batch_norm=batch_norm), label.partition("=")
+        if label:
+            rows = rows[rows[name].astype(str) == value]
+        values: pd.Series = rows.groupby(level="draw")[column].mean()
+        return values
 
     @property
     def both(self) -> tuple[pd.DataFrame, pd.DataFrame]:

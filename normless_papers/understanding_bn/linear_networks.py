@@ -13,10 +13,10 @@ from torch import Tensor
 
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Test, Tests, decided, equals
 from normless_papers.theory.fuss_catalan import density, density_table
-from normless_papers.theory.gradient_descent import descent_table
-from normless_papers.theory.linear_networks import linear_systems
+from normless_papers.theory.linear_networks import descent_table, linear_systems
 
 
 def _parametrization(curves: pd.DataFrame) -> Tests:
@@ -32,7 +32,7 @@ def _parametrization(curves: pd.DataFrame) -> Tests:
 
 
 @artefact("understanding-bn/figure-9", basis="formula", checks=_parametrization)
-def parametrization(context: Context, *, factors: Sequence[int], points: int) -> Evidence:
+def parametrization(context: Context, *, factors: Sequence[int], points: Seeds[int]) -> Evidence:
     curves = density_table(factors, points=points)
     rows = []
     for count in factors:
@@ -69,7 +69,7 @@ def _densities(densities: pd.DataFrame) -> Tests:
 
 
 @artefact("understanding-bn/figure-10", basis="formula", checks=_densities)
-def densities(context: Context, *, factors: Sequence[int], points: int) -> Evidence:
+def densities(context: Context, *, factors: Sequence[int], points: Seeds[int]) -> Evidence:
     curves = density_table(factors, points=points)
     rows = []
     for count in factors:
@@ -162,7 +162,7 @@ def _one_layer(facts: tuple[pd.DataFrame, pd.DataFrame]) -> Tests:
 
 
 @artefact("understanding-bn/proposition-1", basis="formula", checks=_one_layer)
-def one_layer(context: Context, *, width: int, draws: int, conditions: Sequence[float]) -> Evidence:
+def one_layer(context: Context, *, width: Network[int], draws: Seeds[int], conditions: Sequence[float]) -> Evidence:
     deviations = pd.DataFrame([_reduction(width, context.seed + draw) for draw in range(draws)])
     table = descent_table([_of_condition(value, width) for value in conditions], seed=context.seed)
     return Evidence(

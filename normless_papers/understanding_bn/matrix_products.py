@@ -14,12 +14,13 @@ from torch import nn
 
 from normless_lab.plots import Plot, histogram
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Test, Tests, decided, equals, exceeds, in_all
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.theory.fuss_catalan import density_table, support_edge
-from normless_papers.theory.matrix_factors import Entries
 from normless_papers.theory.singular_values import (
+    Entries,
     conditioning_table,
     distance_between,
     distance_to_law,
@@ -75,7 +76,7 @@ def _limiting_law(facts: tuple[int, pd.DataFrame, pd.DataFrame]) -> Tests:
 
 
 @artefact("understanding-bn/theorem-1", basis="measurement", checks=_limiting_law)
-def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+def limiting_law(context: Context, *, size: Network[int], factors: Sequence[int], runs: Seeds[int]) -> Evidence:
     values = singular_value_table(factors, size, runs=runs, seed=context.seed)
     moments = values.groupby("factors")["unit_squared"].agg(first="mean", second=lambda x: (x**2).mean())
     largest = values.groupby(["factors", "run"])["unit_squared"].max().groupby("factors").mean()
@@ -159,7 +160,7 @@ def _products(products: pd.DataFrame) -> Tests:
 
 
 @artefact("understanding-bn/figure-8", basis="measurement", checks=_products)
-def products(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+def products(context: Context, *, size: Network[int], factors: Sequence[int], runs: Seeds[int]) -> Evidence:
     values = singular_value_table(factors, size, runs=runs, gain="standard", seed=context.seed)
     rows = []
     for (count, run), group in values.groupby(["factors", "run"]):
@@ -260,7 +261,7 @@ def _universality(changes: pd.DataFrame) -> Tests:
 
 
 @artefact("understanding-bn/scale-and-distribution-do-not-matter", basis="measurement", checks=_universality)
-def universality(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+def universality(context: Context, *, size: Network[int], factors: Sequence[int], runs: Seeds[int]) -> Evidence:
     seed = context.seed
     plain = extremes_table(factors, size, runs=runs, seed=seed)
     rows: list[dict[str, Any]] = []
@@ -318,7 +319,7 @@ def _by_factors(name: str, checks: Callable[[pd.DataFrame], Tests], columns: Seq
     """Register figure 11 or 12: some columns of `conditioning_table` by the number of factors."""
 
     @artefact(f"understanding-bn/{name}", basis="measurement", checks=checks)
-    def measure(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+    def measure(context: Context, *, size: Network[int], factors: Sequence[int], runs: Seeds[int]) -> Evidence:
         extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
         table = conditioning_table(extremes, size)
         shown = table[["factors", "runs", *columns]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -33,8 +34,8 @@ from normless_papers.claims import (
 )
 from normless_papers.claims.training import best_accuracy, runs_do_not_train
 from normless_papers.evidence import with_quantities
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import Runs, carry_out, chosen, estimate
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs, chosen, estimate
 
 # "For initialization, we use the Xavier-scheme [10]" (appendix B), with norms and without.
 _XAVIER = " + Reinitialize(kind='xavier')"
@@ -170,11 +171,15 @@ class RateSearch:
         )
 
 
-def _searched(context: Context, effort: Effort, subsets: Sequence[Sequence[str]]) -> RateSearch:
-    """Run the search with some subsets of batch norm's parts; `last_epoch` has the epochs after all doublings."""
+def _search(context: Context, *, effort: Effort, subsets: Sequence[Sequence[str]]) -> Training:
+    """Declare the search with some subsets of batch norm's parts."""
     axis = {", ".join(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
     sweep = effort.sweep(context, "parts of batch norm", {AXIS: axis}, **effort.variants["search"])
-    runs = carry_out(context, sweep, effort=effort)
+    return effort.training(context, sweep)
+
+
+def _searched(runs: Runs) -> RateSearch:
+    """Return the runs of a search; `last_epoch` has the epochs after all doublings."""
     last = runs.table["epochs"].astype(float) * 2 ** runs.table["doublings"].astype(float).fillna(0)
     return RateSearch(replace(runs, table=runs.table.assign(last_epoch=last)), AXIS)
 
@@ -220,9 +225,14 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
     ]
 
 
-@artefact("understanding-bn/experimental-setup", basis="training", checks=_experimental_setup)
-def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
-    search = _searched(context, effort, (PARTS, ()))
+@artefact(
+    "understanding-bn/experimental-setup",
+    basis="training",
+    checks=_experimental_setup,
+    trains=partial(_search, subsets=(PARTS, ())),
+)
+def experimental_setup(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    search = _searched(runs)
     best = _selected(search).set_index(AXIS).to_dict("index")
     places = [place for place in range(1, _SHARES) if step(place / _SHARES) < step((place - 1) / _SHARES)]
     drops = [place / _SHARES for place in places]
@@ -288,9 +298,9 @@ def _highest_is_best(search: RateSearch, parts: str) -> Check:
     return larger(claim, best_accuracy(chosen(own, rate=highest)), best_accuracy(lower), by=-_AS_GOOD)
 
 
-@artefact("understanding-bn/table-2", basis="training", checks=_table_2)
-def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
-    search = _searched(context, effort, SUBSETS)
+@artefact("understanding-bn/table-2", basis="training", checks=_table_2, trains=partial(_search, subsets=SUBSETS))
+def best_rates_of_parts(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    search = _searched(runs)
     return search.runs.evidence(
         _selected(search),
         lambda: search.draw("Parts of batch norm", INKS, in_symbols),
@@ -320,9 +330,9 @@ def _figure_17(search: RateSearch) -> Tests:
     }
 
 
-@artefact("understanding-bn/figure-17", basis="training", checks=_figure_17)
-def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
-    search = _searched(context, effort, SUBSETS)
+@artefact("understanding-bn/figure-17", basis="training", checks=_figure_17, trains=partial(_search, subsets=SUBSETS))
+def curves_of_parts(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    search = _searched(runs)
     accuracy, gain = _accuracies(search)
     named = {f"test accuracy with {in_symbols(parts)}": own for parts, own in accuracy.items()}
     return search.runs.evidence(

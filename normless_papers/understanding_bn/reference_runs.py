@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from normless_lab.plots import Ink, accuracy_against_epoch, series_ink
 from normless_lab.train import WINDOW
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Seeds
 from normless_papers.claims import (
     Check,
     Estimate,
@@ -31,10 +33,9 @@ from normless_papers.claims import (
     within,
 )
 from normless_papers.claims.training import LEAST
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import Runs, carry_out
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.understanding_bn.rate_search import SCHEMES
 
 AXIS = "configuration"
@@ -54,15 +55,18 @@ _RISE = 1.0
 _SCALED = ("none", "batch norm", "batch norm on top")
 
 
-def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Runs:
-    """Run those of some reference runs of the paper that the effort trains; `plateaued` is as in `plateaus`."""
+def reference_runs(context: Context, *, effort: Effort, names: Sequence[str], **_: Any) -> Training:
+    """Declare those of some reference runs of the paper that the effort trains."""
     axis = {
         name: {"scheme": SCHEMES[scheme], **effort.variants[training]}
         for name, (scheme, training) in CONFIGURATIONS.items()
         if name in names and training in effort.variants
     }
-    sweep = effort.sweep(context, "reference runs", {AXIS: axis})
-    runs = carry_out(context, sweep, effort=effort)
+    return effort.training(context, effort.sweep(context, "reference runs", {AXIS: axis}))
+
+
+def with_plateaus(runs: Runs) -> Runs:
+    """Add the column `plateaued`, as in `plateaus`."""
     return replace(runs, table=runs.table.assign(plateaued=runs.table["hash"].map(plateaus(runs.epochs))))
 
 
@@ -129,9 +133,12 @@ def _figure_1(runs: Runs) -> list[Check]:
     return checks
 
 
-@artefact("understanding-bn/figure-1", basis="training", checks=_figure_1)
-def learning_rates(context: Context, *, effort: Effort) -> Evidence:
-    runs = reference_runs(context, effort, (NONE, LOW, MIDDLE, HIGH))
+_RATES, _TOPS = (partial(reference_runs, names=names) for names in ((NONE, LOW, MIDDLE, HIGH), (NONE, HIGH, TOP)))
+
+
+@artefact("understanding-bn/figure-1", basis="training", checks=_figure_1, trains=_RATES)
+def learning_rates(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    runs = with_plateaus(runs)
     columns = ("test_accuracy", "training_accuracy", "gap", "training_loss")
     measured = runs.summary((AXIS, "rate", "epochs"), columns)
     return _evidence(runs, measured, "Batch norm and learning rates", columns[:2])
@@ -165,9 +172,9 @@ def _distance(first: Estimate, second: Estimate) -> Estimate:
     return over_draws(abs(value - second.by_seed[seed]) for seed, value in first.by_seed.items())
 
 
-@artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top)
-def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int) -> Evidence:
-    runs = reference_runs(context, effort, (NONE, HIGH, TOP))
+@artefact("understanding-bn/bn-on-top", basis="training", checks=_bn_on_top, trains=_TOPS)
+def norm_on_top(context: Context, runs: Runs, *, effort: Effort, batch_size: int, draws: Seeds[int]) -> Evidence:
+    runs = with_plateaus(runs)
     batch = training_batch(context, effort.data, batch_size)
     seeds = range(context.seed, context.seed + draws)
     scales = {
@@ -211,9 +218,9 @@ def _figure_15(runs: Runs) -> list[Check]:
     return [_at_plateau(runs, below, HIGH, TOP)]
 
 
-@artefact("understanding-bn/figure-15", basis="training", checks=_figure_15)
-def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
-    runs, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
+@artefact("understanding-bn/figure-15", basis="training", checks=_figure_15, trains=_TOPS)
+def training_accuracy_on_top(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    runs, columns = with_plateaus(runs), ("training_accuracy",)
     measured = runs.summary((AXIS, "rate", "epochs"), columns)
     return _evidence(runs, measured, "Training with batch norm on top only", columns)
 
@@ -230,9 +237,9 @@ def _figure_16(runs: Runs) -> list[Check]:
     ]
 
 
-@artefact("understanding-bn/figure-16", basis="training", checks=_figure_16)
-def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
-    runs = reference_runs(context, effort, (NONE, HIGH, TOP))
+@artefact("understanding-bn/figure-16", basis="training", checks=_figure_16, trains=_TOPS)
+def test_accuracy_on_top(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
+    runs = with_plateaus(runs)
     accuracy = runs.finals("test_accuracy", AXIS)
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}
     measured = quantity_table(quantities | {f"test accuracy, {name}": value for name, value in accuracy.items()})

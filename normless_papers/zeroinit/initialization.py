@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -14,17 +15,17 @@ from torch import Tensor, nn
 from normless import param_groups
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Check, Estimate, check, larger, replicates
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.comparison import Comparison
 from normless_papers.experiments.de_smith import built_wide_resnet, over_depths, scheme_of
-from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.runs import chosen
-from normless_papers.networks.multipliers import blocks_at_start
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.regularized import RegularizedFacts, regularized_facts
-from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
+from normless_papers.experiments.de_smith_claims import compared
+from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.runs import Runs, chosen
+from normless_papers.networks.reference_forward import RegularizedFacts, blocks_at_start, regularized_facts
+from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.published import published_as
 
@@ -51,16 +52,25 @@ def _zeroinit_checks(facts: tuple[RegularizedFacts, Comparison]) -> list[Check]:
     return [*algorithm.checks(published_as(ID).quantities), *trains, runs.as_printed(exceeds)]
 
 
-@artefact(ID, basis="training", checks=_zeroinit_checks)
+@artefact(
+    ID, basis="training", checks=_zeroinit_checks, trains=partial(over_depths, methods=("batch_norm", "zeroinit"))
+)
 def zeroinit(
-    context: Context, *, depth: int, draws: int, depths: Sequence[int], width: int, effort: Effort
+    context: Context,
+    own_runs: Runs,
+    *,
+    depth: Network[int],
+    draws: Seeds[int],
+    depths: Network[Sequence[int]],
+    width: Network[int],
+    effort: Effort,
 ) -> Evidence:
     def weights(original: nn.Module, network: nn.Module, images: Tensor) -> Agreement:
         return unscaled_weights(original, network)
 
     with seeded(context.seed):
         algorithm = regularized_facts("zeroinit", depth, width, draws, SCHEMES, weights)
-    runs = over_depths(context, ("batch_norm", "zeroinit"), depths, width, effort)
+    runs = compared(own_runs, effort)
     trained = runs.by_depth("ZeroInit and batch norm")
     shares = {name: share.mean for name, share in algorithm.shares.items()}
     own = {"network of the algorithm": f"Wide-ResNet-{depth}-{width}", "draws of dropout": draws}
@@ -97,7 +107,13 @@ def _linear_checks(facts: tuple[Sequence[Agreement], pd.DataFrame]) -> list[Chec
 
 @artefact("zeroinit/linear-at-init", basis="measurement", checks=_linear_checks)
 def linear_at_init(
-    context: Context, *, depths: Sequence[int], width: int, images: int, draws: int, data: str
+    context: Context,
+    *,
+    depths: Network[Sequence[int]],
+    width: Network[int],
+    images: Seeds[int],
+    draws: Seeds[int],
+    data: DataSet[str],
 ) -> Evidence:
     batch = training_batch(context, data, images)
     rows = []
@@ -172,23 +188,29 @@ def _initial_loss_checks(facts: tuple[_ByDepth, _ByDepth, Comparison]) -> list[C
     ]
 
 
-@artefact("zeroinit/l2-dominates-initial-loss", basis="measurement", checks=_initial_loss_checks)
+def _without_l2(context: Context, *, trained: Sequence[int], width: int, effort: Effort, **_: Any) -> Training:
+    methods = ("batch_norm", "zeroinit_without_l2")
+    return over_depths(context, methods=methods, depths=trained, width=width, effort=effort)
+
+
+@artefact("zeroinit/l2-dominates-initial-loss", basis="measurement", checks=_initial_loss_checks, trains=_without_l2)
 def l2_dominates(
     context: Context,
+    own_runs: Runs,
     *,
-    depths: Sequence[int],
-    width: int,
-    images: int,
-    draws: int,
-    data: str,
-    trained: Sequence[int],
+    depths: Network[Sequence[int]],
+    width: Network[int],
+    images: Seeds[int],
+    draws: Seeds[int],
+    data: DataSet[str],
+    trained: Network[Sequence[int]],
     effort: Effort,
 ) -> Evidence:
     batch = training_batch(context, data, images)
     with seeded(context.seed):
         rows = [{"draw": draw, **_loss_terms(batch, depth, width)} for depth in depths for draw in range(draws)]
     table = pd.DataFrame(rows)
-    runs = over_depths(context, ("batch_norm", "zeroinit_without_l2"), trained, width, effort)
+    runs = compared(own_runs, effort)
     shown = runs.by_depth("ZeroInit without L2")
     means = table.groupby(["scheme", "depth"], sort=False).mean().drop(columns="draw").reset_index()
     by_depth = dict(list(table.set_index("draw").groupby("depth")))

@@ -20,6 +20,7 @@ from normless_lab.plots import inks_of, lines
 from normless_lab.sweeps import optima
 from normless_lab.train import ImageTask, TrainConfig, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.budgets import Data, Network, Seeds
 from normless_papers.claims import Check, Estimate, Tests, at_scale, decided, larger, over_draws, within
 from normless_papers.experiments.de_smith import (
     BATCH_SIZE,
@@ -29,8 +30,7 @@ from normless_papers.experiments.de_smith import (
     wide_resnet_text,
 )
 from normless_papers.experiments.effort import Effort
-from normless_papers.networks.published_schemes import convert
-from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.published import published_as
 
@@ -72,7 +72,7 @@ def _protocol_checks(
 
 
 @artefact(ID, basis="formula", checks=_protocol_checks)
-def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
+def protocol(context: Context, *, tables: Seeds[int], effort: Effort) -> Evidence:
     """Read the settings of every run from what the package builds, and compare the selection with brute force."""
     network: dict[str, Any] = {"model": _NETWORK, "ghost": GHOST_BATCH_SIZE}
     (sweep,) = batch_sweeps(context, "protocol", ("batch_norm",), (256,), effort, **network)
@@ -197,7 +197,7 @@ def _wallclock_checks(facts: tuple[Estimate, str]) -> list[Check]:
 
 
 @artefact("zeroinit/wallclock", basis="measurement", checks=_wallclock_checks)
-def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Evidence:
+def wallclock(context: Context, *, width: Network[int], side: Data[int], rounds: Seeds[int]) -> Evidence:
     """Measure seconds of a step at batch size 64 without batch norm, relative to one with it, alternating both."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with seeded(context.seed):

@@ -24,12 +24,12 @@ from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.gamma.pretrained import WeightsError, networks_in, pretrained
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.probes.histograms import peak_counts
-from normless_papers.probes.summand_distribution import SummandDistribution
-from normless_papers.probes.update_trace import update_terms
+from normless_papers.probes.summand_tables import SummandDistribution
+from normless_papers.probes.updates import update_terms
 from normless_papers.published import UnknownArtefactError, published_as
 from normless_papers.text import BytePairs, TextConfig, TranslationConfig
-from normless_papers.text.search import beam_search
 from normless_papers.text.tokens import bucket_epoch
+from normless_papers.text.translating import beam_search
 from normless_papers.understanding_bn.initializations import conv_path
 
 RESNET = "normless:resnet(depth=18, channels=4, in_channels=1, classes=10)"

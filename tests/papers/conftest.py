@@ -1,4 +1,4 @@
-"""The context that artefacts are carried out in, with a laboratory of the test's own."""
+"""The context that artefacts are carried out in, with a folder of the test's own."""
 
 from __future__ import annotations
 

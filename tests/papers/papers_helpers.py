@@ -47,11 +47,10 @@ class InThisProcess:
 
 
 def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Context:
-    """A context whose laboratory trains in this process and keeps its runs in `folder`."""
+    """A context with a folder of its own in `folder`."""
     own = folder / "own"
     own.mkdir(parents=True, exist_ok=True)
-    laboratory = Laboratory(folder / "lab", executor=InThisProcess)
-    return Context(budget=budget, lab=laboratory, directory=own, **changes)
+    return Context(budget=budget, directory=own, **changes)
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,10 @@ def checked(artefact: str, evidence: Evidence) -> CheckedEvidence:
 
 
 def carried_out(artefact: str, context: Context, **changes: Any) -> CheckedEvidence:
-    """An artefact with the settings of the context's budget, some of them changed."""
+    """An artefact with the settings of the context's budget, some of them changed, trained in this process."""
     found = artefact_of(artefact)
-    return checked(artefact, found.function(context, **{**found.settings[context.budget], **changes}))
+    with Laboratory(context.directory / "lab", executor=InThisProcess) as laboratory:
+        return checked(artefact, found(context, found.runs(context, laboratory, **changes), **changes))
 
 
 def assert_whole(artefact: str, evidence: CheckedEvidence) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""A laboratory that trains nothing: it records the runs it is asked for, and each ends as a function says."""
+"""Runs of artefacts that were not trained: each ends as a function says."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ from typing import Any, cast
 import numpy as np
 from papers_helpers import CheckedEvidence, checked
 
-from normless_lab.sweeps import (
-    Laboratory,
-    Point,
-    RunOutcome,
-    RunRow,
-    Sweep,
-    SweepResult,
-    further_points,
-    sweep_result,
-)
-from normless_lab.train import Settings
+from normless_lab.sweeps import Point, RunOutcome, RunRow, Sweep, SweepResult, further_points, sweep_result
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
+from normless_papers.experiments.runs import Runs, runs_of
 
 _NOISE = np.random.default_rng(0).standard_normal(64).tolist()
 # Learning rates are divided by 10 at half of the epochs and at three quarters.
@@ -71,57 +62,44 @@ Ends = Callable[[Mapping[str, str], Point], End]
 Optima = Callable[[str, Mapping[str, str]], Optimum]
 
 
-class FakeLaboratory:
-    """Stands for a `Laboratory`.
+def made_up(
+    artefact: str, ends: Ends, budget: Budget = "paper", *, extends: bool = False, **changes: Any
+) -> tuple[Context, dict[str, Runs]]:
+    """A context, and the runs of an artefact in it, some of its settings changed, which end as a function says.
 
-    Args:
-        ends: how runs end.
-        extends: whether learning rates are extended where an optimum lies at their end.
-
-    Attributes:
-        configs: of all runs that were asked for.
+    With `extends`, learning rates are extended where an optimum lies at their end.
     """
+    context = Context(budget, Path("nowhere"), data_root="texts")
+    trainings = artefact_of(artefact).trainings(context, **changes)
+    return context, {
+        name: runs_of(own, [_swept(sweep, ends, own.metrics if extends else ()) for sweep in own.sweeps])
+        for name, own in trainings.items()
+    }
 
-    def __init__(self, ends: Ends, *, extends: bool = False) -> None:
-        self.configs: list[Settings] = []
-        self._ends = ends
-        self._extends = extends
-        self._rows: dict[Settings, RunRow] = {}
 
-    def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
-        """As `Laboratory.run`."""
-        named: list[tuple[str, Point]] = []
-        rows: dict[str, RunRow] = {}
-        further = sweep.points()
-        while further:
-            for point in further:
-                row = self._row_of(point)
-                named.append((row.hash, point))
-                rows[row.hash] = row
-            result = sweep_result(sweep, named, rows)
-            further = further_points(sweep, result.runs, metrics) if self._extends else ()
-        return result
+def _swept(sweep: Sweep, ends: Ends, metrics: Sequence[str]) -> SweepResult:
+    """The result of a sweep, with learning rates extended for the optima by some metrics."""
+    named: list[tuple[str, Point]] = []
+    rows: dict[str, RunRow] = {}
+    further = sweep.points()
+    while further:
+        for point in further:
+            # A name instead of the hash, which takes longer than all the rest.
+            row = _row_of(f"run-{sweep.name}-{len(named)}", ends, point)
+            named.append((row.hash, point))
+            rows[row.hash] = row
+        result = sweep_result(sweep, named, rows)
+        further = further_points(sweep, result.runs, metrics) if metrics else ()
+    return result
 
-    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
-        """As `Laboratory.run_all`."""
-        return [self.run(sweep, metrics=metrics) for sweep in sweeps]
 
-    def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
-        """As `Laboratory.carry_out`."""
-        points = [Point({}, config.rate, config.seed, config) for config in configs]
-        return [self._rows.get(point.config) or self._row_of(point) for point in points]
-
-    def _row_of(self, point: Point) -> RunRow:
-        config = point.config
-        self.configs.append(config)
-        ghost = config.to_dict().get("ghost_batch_size")
-        end = self._ends(point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}, point)
-        outcome: RunOutcome = "diverged" if end.test is None else "trained"
-        # A name instead of the hash, which takes longer than all the rest.
-        name, values = f"run-{len(self.configs)}", config.to_dict()
-        result = _result(end, point)
-        self._rows[config] = RunRow(name, config.KIND, values, outcome, None, result, 1.0, "", "", {})
-        return self._rows[config]
+def _row_of(name: str, ends: Ends, point: Point) -> RunRow:
+    config = point.config
+    values = config.to_dict()
+    ghost = values.get("ghost_batch_size")
+    end = ends(point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}, point)
+    outcome: RunOutcome = "diverged" if end.test is None else "trained"
+    return RunRow(name, config.KIND, values, outcome, None, _result(end, point), 1.0, "", "", {})
 
 
 def _result(end: End, point: Point) -> dict[str, Any]:
@@ -164,24 +142,17 @@ def _at(point: Point, metric: str, optimum: Optimum) -> float | None:
     return value - off if metric == "test_accuracy" else max(value + 0.05 * off, 0.0)
 
 
-def made_up(ends: Ends, budget: Budget = "paper", *, extends: bool = False) -> tuple[Context, FakeLaboratory]:
-    """A context at a budget whose runs end as a function says, and its laboratory."""
-    laboratory = FakeLaboratory(ends, extends=extends)
-    return Context(budget, cast(Laboratory, laboratory), Path("nowhere"), data_root="texts"), laboratory
-
-
 def evidence_of(artefact: str, ends: Ends, budget: Budget = "paper", **changes: Any) -> CheckedEvidence:
     """The evidence of an artefact whose runs end as a function says, some of its settings changed."""
-    found, (context, _) = artefact_of(artefact), made_up(ends, budget)
-    return checked(artefact, found.function(context, **{**found.settings[budget], **changes}))
+    context, runs = made_up(artefact, ends, budget, **changes)
+    return checked(artefact, artefact_of(artefact)(context, runs, **changes))
 
 
-def measured(artefact: str, optima: Optima, **changes: Any) -> tuple[Evidence, FakeLaboratory]:
+def measured(artefact: str, optima: Optima, **changes: Any) -> Evidence:
     """An artefact whose runs have known optima, of which it takes the best 3 of 4 instead of 12 of 15."""
-    found = artefact_of(artefact)
-    context, laboratory = made_up(by_optima(optima), extends=True)
-    settings = {**found.settings["paper"], **changes}
-    if settings["effort"].replicates > 4:
-        effort = settings["effort"]
-        settings["effort"] = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
-    return found.function(context, **settings), laboratory
+    effort = artefact_of(artefact).settings["paper"]["effort"]
+    if effort.replicates > 4:
+        effort = replace(effort, replicates=4, best=3, rates=replace(effort.rates, extensions=2))
+    changes = {"effort": effort, **changes}
+    context, runs = made_up(artefact, by_optima(optima), extends=True, **changes)
+    return artefact_of(artefact)(context, runs, **changes)

@@ -16,7 +16,6 @@ from normless_lab.sweeps import RunRow
 from normless_lab.sweeps.laboratory import Laboratory
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.effort import Effort
-from normless_papers.experiments.protocol import asked_by
 from normless_papers.planning.campaign import Campaign, Entry
 from normless_papers.results.run_file import rebuilt, write_runs
 
@@ -42,9 +41,7 @@ def tiny() -> Iterator[tuple[Entry, ...]]:
         for name, settings in designs.items():
             artefact = artefact_of(name)
             patch.setitem(vars(artefact), "settings", {**artefact.settings, "cpu": settings})
-        asked_by.cache_clear()
         yield (Entry(MEASUREMENT, "small", minutes=1), Entry(TRAINING, "cpu"))
-    asked_by.cache_clear()
 
 
 @pytest.fixture(scope="module")

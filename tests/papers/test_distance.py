@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from normless_papers.artefact import artefacts
+from normless_papers.artefact import artefact_of, artefacts
 from normless_papers.budgets import BUDGETS
 from normless_papers.distance import Distance, distance_of
 from normless_papers.experiments.effort import Effort
@@ -15,7 +15,8 @@ DEPTHS = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") f
 
 
 def at(own: Any, paper: Any = PAPER) -> Distance:
-    return distance_of({"small": own, "paper": paper}, "small")
+    """The distance of an artefact whose settings decide a number of depths."""
+    return distance_of(artefact_of("skipinit/skipinit"), "small", settings={"small": own, "paper": paper})
 
 
 def test_fewer_depths_are_the_same_kind_and_other_depths_are_not() -> None:
@@ -28,6 +29,6 @@ def test_fewer_depths_are_the_same_kind_and_other_depths_are_not() -> None:
 
 def test_every_artefact_has_a_distance_and_none_from_its_own_set_up() -> None:
     for name, artefact in artefacts().items():
-        distances = {budget: distance_of(artefact.settings, budget) for budget in BUDGETS}
+        distances = {budget: distance_of(artefact, budget) for budget in BUDGETS}
         assert all(distance.known for distance in distances.values()), name
         assert distances["paper"] == Distance(), name

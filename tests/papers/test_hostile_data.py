@@ -23,9 +23,8 @@ from normless_lab.sweeps.runs import UnknownKindError
 from normless_lab.train import TrainConfig, trained_network
 from normless_papers.gamma.pretrained import pretrained
 from normless_papers.results import run_file
-from normless_papers.results.merged import merged
-from normless_papers.results.reproduction import Reproduction, ResultError
-from normless_papers.results.storage import folder_of, save
+from normless_papers.results.reproduction import Reproduction, ResultError, folder_of, save
+from normless_papers.results.run_file import merged
 
 DENSE = "normless:dense(depth=2, width=8, in_features=4)"
 INPUTS = torch.ones(2, 4)

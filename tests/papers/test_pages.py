@@ -13,8 +13,7 @@ from normless_papers.claims import Check
 from normless_papers.pages.site import write_pages_of
 from normless_papers.pages.tables import as_text
 from normless_papers.published import published
-from normless_papers.results.reproduction import Reproduction
-from normless_papers.results.storage import save
+from normless_papers.results.reproduction import Reproduction, save
 
 HOSTILE = '</p></style><script>steal()</script><img src=http://evil.invalid/i onerror="steal()">"\'><b id=evil>'
 

@@ -9,7 +9,7 @@ import pytest
 from test_pages import hostile
 
 from normless_papers.pages.site import write_pages_of
-from normless_papers.results.storage import FIGURE, save
+from normless_papers.results.reproduction import FIGURE, save
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from papers_runs import End, made_up
 
 from normless_lab.sweeps import RunRow
-from normless_papers.artefact import artefact_of
 from normless_papers.experiments.image_runs import PaperConfig
+from normless_papers.experiments.protocol import asked_by
 from normless_papers.pages.headline import headlines
-from normless_papers.planning.plan import Need, Step, claim_minutes, needs_of, steps_of
-from normless_papers.planning.speeds import Speeds, shared_seconds
+from normless_papers.planning.plan import Need, Speeds, Step, claim_minutes, needs_of, shared_seconds, steps_of
 
 
 def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConfig:
@@ -65,10 +63,8 @@ def test_a_plan_has_every_run_of_its_artefacts_and_trains_none(tmp_path: Path) -
     needs = needs_of(names, "gpu", tmp_path)
     assert not (tmp_path / "laboratory").exists()
     for name in names:
-        context, laboratory = made_up(lambda labels, point: End(50.0, bleu=0.3), "gpu")
-        found = artefact_of(name)
-        found.function(context, **found.settings["gpu"])
-        assert needs[name].runs.keys() == {own.hash for own in laboratory.configs}
+        sweeps = {id(asked.sweep): asked.sweep for asked in asked_by(name, "gpu")}
+        assert needs[name].runs.keys() == {run.config.hash for own in sweeps.values() for run in own.points()}
 
 
 def test_the_minutes_of_the_headlines_are_those_of_their_runs() -> None:

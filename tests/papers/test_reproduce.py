@@ -17,7 +17,7 @@ from normless_papers.claims import check
 from normless_papers.published import published, published_as
 from normless_papers.results import reproduce as module
 from normless_papers.results.reproduce import reproduce
-from normless_papers.results.storage import folder_of, load
+from normless_papers.results.reproduction import folder_of, load
 
 NAME = "fixup/equation-1"
 Function = Callable[..., Evidence]

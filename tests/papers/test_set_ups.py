@@ -13,7 +13,7 @@ from normless.models.spec import build_model
 from normless.schemes import SCHEMES
 from normless_lab.sweeps import without_kept_scale
 from normless_papers.experiments.de_smith import METHODS, RESNET_V1, built_wide_resnet
-from normless_papers.networks.published_schemes import convert as convert_as_published
+from normless_papers.networks.seeded_inputs import convert as convert_as_published
 
 
 def layers(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:

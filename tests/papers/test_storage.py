@@ -15,8 +15,7 @@ from pandas.testing import assert_frame_equal
 from papers_helpers import figure, result_of
 
 from normless_papers.evidence import beside
-from normless_papers.results.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
-from normless_papers.results.storage import load, save
+from normless_papers.results.reproduction import Reproduction, ResultError, load, save, table_from_dict, table_to_dict
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 CELLS = {"number": NUMBERS, "text": st.text(st.characters(codec="utf-8"), min_size=1), "whole": st.integers(-9, 9)}

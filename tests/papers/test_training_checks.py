@@ -15,6 +15,7 @@ from worlds.de_smith_depth import as_published
 
 from normless_papers.claims import Estimate
 from normless_papers.claims.training import best_accuracy, opposite, runs_do_not_train, runs_train, trains
+from normless_papers.experiments.effort import Training
 from normless_papers.experiments.protocol import asked_by
 from normless_papers.experiments.runs import Runs
 from normless_papers.published import published_as
@@ -102,7 +103,7 @@ def test_what_does_not_train_was_tried_below_the_grid(reached: Mapping[int, floa
             for power, v in by_exponent.items()
         }
         tables.append(table(rates).assign(method=method))
-    runs = Runs(pd.concat(tables), pd.DataFrame(), (asked_by("skipinit/table-1")[0].sweep,))
+    runs = Runs(pd.concat(tables), pd.DataFrame(), Training((asked_by("skipinit/table-1")[0].sweep,)))
     found = runs.does_not_train("It fails.", against={"method": "batch_norm"}, method="none")
     assert found.verdict == verdict
 
@@ -121,7 +122,7 @@ def test_rates_are_compared_seed_by_seed() -> None:
 
 @pytest.mark.parametrize("name", ["skipinit/table-4", "skipinit/table-6"])
 def test_a_world_as_published_is_tabulated_as_published(name: str) -> None:
-    evidence = checked(name, measured(name, as_published(name))[0])
+    evidence = checked(name, measured(name, as_published(name)))
     merged = assert_whole(name, evidence)
     metric = "test_accuracy" if "test_accuracy_published" in merged else "training_loss"
     known = merged[merged[f"{metric}_published"].notna()]

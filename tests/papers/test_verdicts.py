@@ -9,8 +9,7 @@ from papers_helpers import result_of
 from worlds import checks_of
 
 from normless_papers.distance import Distance
-from normless_papers.pages.protocols import effects, section_of, trained
-from normless_papers.pages.silent import silences
+from normless_papers.pages.silent import effects, section_of, silences, trained
 from normless_papers.pages.verdicts import verdicts_page
 from normless_papers.published import PAPERS, published
 

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.probes import observe
-from normless_papers.probes.channel_contributions import contributions
-from normless_papers.probes.channel_gradients import ChannelGradients, channel_gradient_spread
-from normless_papers.probes.channel_pairs import ChannelPairs
-from normless_papers.probes.parameter_gradients import ParameterGradients, gradient_alignment_table
-from normless_papers.probes.summand_distribution import SummandDistribution, summand_statistics
+from normless_papers.probes.channels import ChannelGradients, ChannelPairs, channel_gradient_spread, contributions
+from normless_papers.probes.summand_tables import (
+    ParameterGradients,
+    SummandDistribution,
+    gradient_alignment_table,
+    summand_statistics,
+)
 
 INPUTS, TARGETS = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
 

@@ -11,7 +11,7 @@ from measured import measured
 from torch import Tensor
 
 from normless.models import wide_resnet
-from normless_papers.probes.covariance import ExampleCovariance, covariance_of_examples
+from normless_papers.probes.stream import ExampleCovariance, covariance_of_examples
 
 
 @settings(max_examples=30, deadline=None)

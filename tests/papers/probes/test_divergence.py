@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless_papers.probes.divergence import Descent, find_divergence, largest_stable_rate
-from normless_papers.probes.loss_landscape import loss_along
+from normless_papers.probes.divergence import Descent, find_divergence, largest_stable_rate, loss_along
 
 ONE = torch.ones(1, dtype=torch.float64)
 

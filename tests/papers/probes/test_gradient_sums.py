@@ -14,8 +14,8 @@ from torch import Tensor
 
 from normless import convert
 from normless.models import dense, wide_resnet
-from normless_papers.probes.gradient_correlation import gradient_correlation_table
-from normless_papers.probes.gradient_sums import GradientSums
+from normless_papers.probes.summand_tables import GradientSums
+from normless_papers.probes.training_signals import gradient_correlation_table
 
 
 @pytest.mark.parametrize("scheme", ["batch_norm", "none", "zeroinit(multiplier=False, dropout=0)"])

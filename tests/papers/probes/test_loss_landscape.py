@@ -12,7 +12,7 @@ from torch import nn
 
 from normless.models import wide_resnet
 from normless.probes import probe
-from normless_papers.probes.loss_landscape import loss_along, moments_along, steepest_descent
+from normless_papers.probes.divergence import loss_along, moments_along, steepest_descent
 
 
 @settings(max_examples=20, deadline=None)

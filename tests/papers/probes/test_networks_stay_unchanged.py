@@ -14,8 +14,12 @@ from normless import convert, param_groups
 from normless.models import resnet_cifar
 from normless.probes import Loss, observe
 from normless_papers import probes
-from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
-from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
+from normless_papers.theory.homogeneity import (
+    InputGradientBounds,
+    SetGradientBounds,
+    homogeneous_sets,
+    input_homogeneity,
+)
 
 Measurement = Callable[[nn.Module, Tensor, Tensor, Loss], Any]
 

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from normless import convert, param_groups
 from normless.models import resnet_cifar, wide_resnet
 from normless_papers.fixup.updates import RectifiedNetwork, closed_form
-from normless_papers.probes.function_update import function_update_table
-from normless_papers.probes.objective_terms import l2_share, loss_terms
-from normless_papers.probes.update_trace import update_terms
+from normless_papers.probes.training_signals import l2_share, loss_terms
+from normless_papers.probes.updates import function_update_table, update_terms
 
 IMAGES, TARGETS = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 3, 3, 9])
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normless import convert, probe
 from normless.models import dense, resnet_cifar
-from normless_papers.probes.weight_dynamics import COLUMNS, WeightDynamics
+from normless_papers.probes.training_signals import COLUMNS, WeightDynamics
 
 
 def measured(network: nn.Module, inputs: Tensor) -> pd.DataFrame:

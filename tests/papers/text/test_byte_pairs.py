@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normless.errors import DataFormatError
-from normless_papers.text.byte_pairs import BytePairs
-from normless_papers.text.tokens import SPECIAL_TOKENS
+from normless_papers.text.tokens import SPECIAL_TOKENS, BytePairs
 
 TEXTS = ["low low low low low", "lower lower", "newest newest newest newest newest newest", "widest widest widest"]
 ALPHABET = "".join(sorted({character for text in TEXTS for character in text}))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from text_helpers import DECODED, END, PADDING, UNKNOWN, HashedLanguage, Uncached
 from torch import Tensor
 
-from normless_papers.text.search import beam_search
+from normless_papers.text.translating import beam_search
 
 SOURCES = st.lists(st.lists(st.integers(UNKNOWN, 5), max_size=2), min_size=1, max_size=4)
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 3.0])

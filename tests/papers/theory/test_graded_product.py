@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normless_papers.theory.graded_product import GradedProduct
-from normless_papers.theory.matrix_factors import condition_growth, lyapunov_exponents, random_factors
+from normless_papers.theory.singular_values import GradedProduct, condition_growth, lyapunov_exponents, random_factors
 
 
 def drawn(size: int, count: int, seed: int = 0) -> list[Tensor]:

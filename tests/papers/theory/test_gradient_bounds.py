@@ -13,7 +13,7 @@ from torch import nn
 
 from normless import convert
 from normless.models import dense
-from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
+from normless_papers.theory.homogeneity import InputGradientBounds, SetGradientBounds
 
 
 def excess(table: pd.DataFrame) -> pd.Series:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from normless_papers.theory.matrix_factors import Entries, random_factors
+from normless_papers.theory.singular_values import Entries, random_factors
 
 
 @pytest.mark.parametrize(("entries", "fourth"), [("gaussian", 3), ("uniform", 9 / 5), ("signs", 1)])

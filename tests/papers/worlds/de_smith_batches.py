@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from papers_runs import Optimum
 
 from normless_papers.experiments.de_smith import METHODS
+from normless_papers.experiments.de_smith_claims import BEST_BATCH
 from normless_papers.published import published_as
-from normless_papers.skipinit.training import BEST_BATCH, GHOST
+from normless_papers.skipinit.training import GHOST
 from worlds.world import World, size_of, trained
 
 _PRINTED = published_as("zeroinit/figure-2").rows[0]["value"]

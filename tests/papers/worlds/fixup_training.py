@@ -10,11 +10,9 @@ import pandas as pd
 from papers_runs import End, Ends, made_up
 
 from normless_lab.sweeps import Point
-from normless_papers.artefact import artefact_of
 from normless_papers.claims import Estimate
 from normless_papers.claims.agreement import Agreement
 from normless_papers.experiments.runs import Runs
-from normless_papers.fixup.depth import first_epochs
 from normless_papers.fixup.translation import SCHEMES
 from normless_papers.published import published_as
 from worlds.world import World, ended
@@ -130,11 +128,9 @@ def scalar_rate(tenth: float, equal: float) -> Ends:
     return on_imagenet({"mixup, scalars at 1/10": tenth, "mixup, equal rates": equal})
 
 
-def _runs(artefact: str, baseline: str, scheme: str, right: bool) -> Runs:
+def _runs(artefact: str, right: bool) -> Runs:
     """First epochs at every depth; or those where the baseline trains and Fixup does not."""
-    methods = {baseline: scheme, "BatchNorm": "batch_norm", "Fixup": "fixup"}
-    context, _ = made_up(first_epoch if right else fixup_fails)
-    return first_epochs(context, methods, artefact_of(artefact).settings["paper"]["efforts"])
+    return made_up(artefact, first_epoch if right else fixup_fails)[1][""]
 
 
 def scaled(right: bool) -> tuple[Agreement, Estimate, Estimate, Runs]:
@@ -142,7 +138,7 @@ def scaled(right: bool) -> tuple[Agreement, Estimate, Estimate, Runs]:
         Agreement("Every sum is √½ (x + F(x))", 0.0 if right else 1.0, 1e-6),
         Estimate(1.0 if right else 1.5, 0.001, 32),
         Estimate(1.0 if right else 0.5, 0.01, 32),
-        _runs("fixup/sqrt2-scaling", "sqrt(1/2)", "sqrt2", right),
+        _runs("fixup/sqrt2-scaling", right),
     )
 
 
@@ -150,7 +146,7 @@ def calibrated(right: bool) -> tuple[Mapping[str, list[float]], Agreement, Runs]
     return (
         {"branch": [1.0, 1.01] if right else [1.0, 2.0], "weight layer": [0.99, 1.0] if right else [0.5, 1.0]},
         Agreement("Every weight is orthogonal up to its scale", 0.0 if right else 1.0, 1e-4),
-        _runs("fixup/lsuv", "LSUV", "lsuv", right),
+        _runs("fixup/lsuv", right),
     )
 
 

@@ -50,14 +50,15 @@ def table_1(right: bool) -> pd.DataFrame:
 def accumulation(right: bool) -> dict[str, Any]:
     ratio, change = (drawn(1.0), 0.0) if right else (drawn(2.0), 3.0)
     small, large = ((0.3, 0.2), (9.0, 8.0)) if right else ((2.0, 3.0), (0.5, 0.4))
-    return {"branch": ratio, "stream": ratio, "change": change, "small": small, "large": large}
+    shares = {"largest_share_small": max(small), "least_largest_share_large": min(large)}
+    return {"branch": ratio, "stream": ratio, "change": change, **shares}
 
 
-def half(right: bool) -> dict[str, Estimate]:
+def half(right: bool) -> dict[str, Any]:
     """Half is left after a block, a quarter after two; or all of it."""
     names = ("step", "recursion", "left_after_two")
     ratios = (1.0, 1.0, 0.25) if right else (2.0, 3.0, 1.0)
-    return {"branch": Estimate(0.0 if right else 0.5)} | dict(zip(names, map(drawn, ratios), strict=True))
+    return {"branch": 0.0 if right else 0.5} | dict(zip(names, map(drawn, ratios), strict=True))
 
 
 def reset(right: bool) -> dict[str, Any]:
@@ -113,14 +114,13 @@ def training(artefact: str, right: bool) -> Any:
         return Optimum(value, exponent=-4, deviation=0.02)
 
     translates = artefact in {"gamma/table-3", "gamma/guideline-4t", "gamma/guideline-1t"}
-    context, _ = made_up(by_optima(optima, translates=translates), extends=True)
-    found = artefact_of(artefact)
-    settings = dict(found.settings["paper"])
+    found, changes = artefact_of(artefact), dict[str, Any]()
     if artefact in IMAGES:
-        settings["effort"] = replace(settings["effort"], rates=RateGrid((2.0**-4,), None))
+        changes["effort"] = replace(found.settings["paper"]["effort"], rates=RateGrid((2.0**-4,), None))
+    context, runs = made_up(artefact, by_optima(optima, translates=translates), extends=True, **changes)
     if artefact == "gamma/guideline-1":
-        return compared_by_role(context, settings["effort"]), shares(right)
-    return found.function(context, **settings)
+        return compared_by_role(context, runs[""]), shares(right)
+    return found(context, runs, **changes)
 
 
 def shares(right: bool) -> pd.DataFrame:

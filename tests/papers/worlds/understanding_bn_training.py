@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import log2, log10
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 from papers_runs import End, Ends, evidence_of
 
-from normless_lab.sweeps import Laboratory, Point
+from normless_lab.sweeps import Point
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
@@ -209,8 +209,7 @@ def noise(batch_exponent: float, rate_exponent: float, excess: float, bias: floa
 def parts_of_the_layer(right: bool) -> Any:
     """Our layers beside the paper's formulas."""
     found = artefact_of(f"{PAPER}/equation-1")
-    context = Context("smoke", cast(Laboratory, None), Path("nowhere"))
-    facts = found.function(context, **found.settings["smoke"]).facts
+    facts = found(Context("smoke", Path("nowhere")), {}).facts
     return [replace(agreement, deviation=0.0 if right else 1.0) for agreement in facts]
 
 

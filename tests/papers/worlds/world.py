@@ -24,7 +24,7 @@ def given(published: Any, opposite: Any) -> World:
 
 def trained(artefact: str, published: Optima, opposite: Optima, **changes: Any) -> World:
     """The world of runs with known optima at the paper's budget, some of its settings changed."""
-    return lambda right: measured(artefact, published if right else opposite, **changes)[0]
+    return lambda right: measured(artefact, published if right else opposite, **changes)
 
 
 def ended(artefact: str, published: Ends, opposite: Ends, **changes: Any) -> World:

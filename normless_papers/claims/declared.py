@@ -1,0 +1,135 @@
+"""Claims that are declared beside the published numbers: a sentence, and the comparison of measured numbers by draw.
+
+A row of `claims` in the YAML file of an artefact is read by its facts. Of networks without batch norm and with it, it
+has a `claim` and one comparison of terms:
+
+- `above: [term, term]`, and perhaps `by`: see `larger`;
+- `within: [term, low, high]`: see `within`;
+- `every: {of: term, above: number}` or `at_least`: see `in_every`; further entries name numbers of the check by `min`
+  or `max` over draws.
+
+A term is a number, the words `COLUMN without` or `COLUMN NAME=LABEL with`, of the rows with that label averaged in
+each draw, or `{ratio: [term, term]}`, `{decades: [term, term]}` (log₁₀ of
+the ratio), `{mean: [term, …]}`. With `each`, lists of values by name, the row stands for one claim of each
+combination, or for all rows of its own `claims`; names in braces are replaced. `scale: fewer` or `scale: reduction`
+leaves the claim open in a set-up that these facts call smaller than the paper's.
+
+Of named numbers, a mapping, it has a `claim` and `near: [name, expected, tolerance]`; `below: [name, bound]`, and
+perhaps the names of further `numbers` of the check; `at_most: [name, bound]`; or `order: [name, number, name]`, from
+the smallest. `of: beyond` says that the claim is beyond the artefact's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from normless_papers.claims.checks import Check, at_scale, below, in_every, larger, near, within
+from normless_papers.claims.checks import check as decide
+
+Row = Mapping[str, Any]
+Value = float | pd.Series
+
+
+class Facts(Protocol):
+    """What an artefact measured, on which claims are declared."""
+
+    def claimed(self, row: Row) -> list[Check]:
+        """Return the checks of a row."""
+
+
+class Drawn(Protocol):
+    """Numbers by draw, and what is smaller than the paper's set-up, as sentences."""
+
+    @property
+    def fewer(self) -> str:
+        """Why sums have fewer terms than the paper's; may be empty."""
+
+    @property
+    def reduction(self) -> str:
+        """How the set-up is smaller than the paper's; may be empty."""
+
+    def series(self, column: str, label: str, *, batch_norm: bool) -> pd.Series:
+        """Return a number of each draw."""
+
+
+def declared(rows: Sequence[Row], facts: Facts | Mapping[str, Any]) -> list[Check]:
+    """Return the checks of declared claims on facts, or on named numbers."""
+    every = [one for row in rows for one in _each(row)]
+    if isinstance(facts, Mapping):
+        return [_of_numbers(row, facts) for row in every]
+    return [check for row in every for check in facts.claimed(row)]
+
+
+def _of_numbers(row: Row, facts: Mapping[str, Any]) -> Check:
+    claim: str = row["claim"]
+    (kind,) = (key for key in row if key in ("near", "below", "at_most", "order"))
+    names, (measured, *bounds) = row[kind], [facts.get(str(term), term) for term in row[kind]]
+    beside = {name: facts[name] for name in row.get("numbers", ())}
+    if kind == "near":
+        check = near(claim, measured, *bounds)
+    elif kind == "below":
+        check = below(claim, measured, *bounds, **beside)
+    elif kind == "at_most":
+        check = decide(claim, measured <= bounds[0], **{names[0]: measured})
+    else:
+        check = decide(claim, measured < bounds[0] < bounds[1], **{names[0]: measured, names[2]: bounds[1]})
+    return replace(check, of=row.get("of", "shape"))
+
+
+def by_draw(row: Row, facts: Drawn) -> list[Check]:
+    """Return the check of a claim on numbers by draw."""
+    check = _compared(row, facts)
+    return [at_scale(check, getattr(facts, row["scale"]))] if "scale" in row else [check]
+
+
+def _each(row: Row) -> Iterator[Row]:
+    """Yield the row, or the rows in it, for every combination of the values that its names stand for."""
+    names = row.get("each", {})
+    for values in product(*names.values()):
+        known = dict(zip(names, values, strict=True))
+        yield from (_named(own, known) if known else own for own in row.get("claims", (row,)))
+
+
+def _named(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return names[value[1:-1]] if value[1:-1] in names and value[:1] == "{" else value.format(**names)
+    if isinstance(value, Mapping):
+        return {key: item if key == "each" else _named(item, names) for key, item in value.items()}
+    return [_named(item, names) for item in value] if isinstance(value, list) else value
+
+
+def _compared(row: Row, facts: Drawn) -> Check:
+    claim: str = row["claim"]
+    if "above" in row:
+        first, second = (_value(term, facts) for term in row["above"])
+        return larger(claim, first, second, by=row.get("by", 0.0))
+    if "within" in row:
+        term, low, high = row["within"]
+        return within(claim, _value(term, facts), low, high)
+    every = dict(row["every"])
+    values = _value(every.pop("of"), facts)
+    above, least = every.pop("above", None), every.pop("at_least", None)
+    flags = values >= least if above is None else values > above
+    return in_every(claim, flags, **{name: getattr(values, of)() for name, of in every.items()})
+
+
+def _value(term: Any, facts: Drawn) -> Value:
+    if isinstance(term, str):
+        *words, kind = term.split()
+        return facts.series(words[0], " ".join(words[1:]), batch_norm=kind == "with")
+    if not isinstance(term, Mapping):
+        return float(term)
+    ((operation, terms),) = term.items()
+    values = [_value(part, facts) for part in terms]
+    if operation == "mean":
+        return sum(values) / len(values)
+    ratio = values[0] / values[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        decades: Any = np.log10(ratio)
+    return ratio if operation == "ratio" else decades
