@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.parametrize import is_parametrized
 
 from normless.nn import FrozenAffine
 from normless.nn.affine import is_transposed
@@ -23,7 +24,8 @@ Side = Literal["before", "after"]
 _LAYERS = CONVOLUTION - {"convolution"} | {"linear", "addmm"}
 # Of an affine map of each channel, what these make is the affine map of what they make of x, if they keep channels.
 _POOLS = {f"{kind}_pool{axes}d" for kind in ("avg", "adaptive_avg") for axes in (1, 2, 3)}
-_LINEAR = LAYOUT | _POOLS | {"select", "slice", "mean", "dropout"}
+_MOVES = {"select", "slice", "roll", "flip"}
+_LINEAR = LAYOUT | _POOLS | _MOVES | {"mean", "dropout"}
 
 
 class Neighbour(NamedTuple):
@@ -202,7 +204,8 @@ class Flow:
         for what, argument in zip(names_of(module), arguments, strict=False):
             name = argument.parameters[0] if isinstance(argument, Fixed) and argument.is_parameter else ""
             if argument is not None and not name:
-                return f"the {what} of {words} is computed in the forward pass"
+                plain = "; fuse_for_inference makes it a plain weight" if is_parametrized(module) else ""
+                return f"the {what} of {words} is computed in the forward pass{plain}"
             is_looked_up = side == "after" and what == "weight" and bool(name) and self._is_looked_up(name)
             if name and not is_looked_up and not self._is_alone(name):
                 return f"the {what} of {words} is used at several places"
@@ -259,7 +262,7 @@ def _numbers(shape: tuple[int, ...], axis: int, features: int) -> Tensor | None:
     """Number the features along an axis, in rows of so many; return None if the axis has no whole rows."""
     if shape[axis] % features:
         return None
-    numbers = torch.arange(shape[axis], dtype=torch.float64) % features
+    numbers = torch.arange(shape[axis], dtype=torch.float32) % features
     return numbers.reshape(-1, *[1] * (len(shape) - axis - 1)).expand(shape)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, on_device_of
@@ -63,7 +63,8 @@ class Outcome:
         into = f"into {', '.join(self.layers)} {self.side} it" if self.layers else ""
         known = "" if self.before is None or self.after is None else f"distance {arrow(self.before, self.after)}"
         words = f"folded {into}" if self.outcome == "folded" else self.outcome
-        gammas = f"γ and β folded {into}" if into and self.outcome == "kept" else ""
+        parts = "γ" if self.reason else "γ and β"
+        gammas = f"{parts} folded {into}" if into and self.outcome == "kept" else ""
         return ": ".join(filter(None, (", ".join(filter(None, (words, known))), gammas, self.reason)))
 
     def __str__(self) -> str:
@@ -146,10 +147,14 @@ def fold(
     kept = _kept(frozen, modes)
     kept_maps = _gammas(frozen, modes, kept) if gammas else {}
     outcomes = fold_affines(frozen, maps | {path: affine for path, (affine, _) in kept_maps.items()}, modes)
-    for outcome in outcomes:
-        for parameter, neutral in kept_maps[outcome.path][1] if outcome.path in kept_maps and outcome.layers else ():
-            parameter.data.fill_(neutral)
     done = {outcome.path: outcome for outcome in outcomes}
+    for path, (_, left) in kept_maps.items():
+        for parameter, value in left if done[path].layers else ():
+            parameter.data.copy_(value)
+            if value.any() and len(left) == 2 and parameter is left[1][0]:
+                done[path] = replace(
+                    done[path], reason="β stays, divided by γ, since a padded border would not see it"
+                )
     return frozen, FoldReport((*(done[path] for path in maps), *(done.get(path, own) for path, own in kept.items())))
 
 
@@ -195,10 +200,8 @@ def fold_affines(
             fixed = not any(getattr(own, names_of(own)[0]).requires_grad for own in layers)
             place = f"{place[0].layer} has no gradient, and the norm is trained" if fixed else place
         if isinstance(place, str):
-            outcome = (
-                Outcome(path, "affine", reason=place) if is_frozen else Outcome(path, "kept", reason=_STAY + place)
-            )
-            outcomes.append(outcome)
+            reason = place if is_frozen else _STAY + place
+            outcomes.append(Outcome(path, "affine" if is_frozen else "kept", reason=reason))
             continue
         for neighbour in place:
             fold_into(network.get_submodule(neighbour.layer), neighbour, maps[path])
@@ -301,15 +304,16 @@ def _owner(operation: Operation) -> str:
 
 # Of γ and β of a norm that is kept.
 _STAY = "γ and β stay, since "
-_Neutral = list[tuple[nn.Parameter, float]]
+# Parameters with the values that they have afterwards.
+_Left = list[tuple[nn.Parameter, Tensor]]
 
 
-def _gammas(model: nn.Module, modes: list[Flow], kept: dict[str, Outcome]) -> dict[str, tuple[Affine, _Neutral]]:
-    """Return γ and β of the kept norms that are modules, with the parameters and their neutral values; note why not.
+def _gammas(model: nn.Module, modes: list[Flow], kept: dict[str, Outcome]) -> dict[str, tuple[Affine, _Left]]:
+    """Return γ and β of the kept norms that are modules, with what their parameters are afterwards; note why not.
 
-    The runs of these norms are added to the flows.
+    The runs of these norms are added to the flows. Where only a shift cannot be folded, β becomes β / γ.
     """
-    found: dict[str, tuple[Affine, _Neutral]] = {}
+    found: dict[str, tuple[Affine, _Left]] = {}
     for mode in modes:
         for run in mode.layers.runs:
             layer, path = run.layer, run.layer.path
@@ -322,30 +326,35 @@ def _gammas(model: nn.Module, modes: list[Flow], kept: dict[str, Outcome]) -> di
                 continue
             found[path] = made
             mode.norms[path].append(run.operations[-1])
+    for path, (affine, left) in found.items():
+        alone = replace(affine, shift=torch.zeros_like(affine.shift))
+        whole, part = (_place(model, path, own, bool(own.shift.any()), modes) for own in (affine, alone))
+        if isinstance(whole, str) and not isinstance(part, str) and len(left) == 2 and bool(affine.scale.all()):
+            found[path] = alone, [left[0], (left[1][0], (affine.shift / affine.scale).to(left[1][1]))]
     return found
 
 
 @torch.no_grad()
-def _gamma_of(model: nn.Module, layer: Layer, shape: tuple[int, ...] | None) -> tuple[Affine, _Neutral] | str:
-    """Return the map y ↦ γ ⊙ y + β of a norm and its parameters with their neutral values, or why it is not known."""
+def _gamma_of(model: nn.Module, layer: Layer, shape: tuple[int, ...] | None) -> tuple[Affine, _Left] | str:
+    """Return the map y ↦ γ ⊙ y + β of a norm and its parameters with neutral values, or why it is not known."""
     norm = model.get_submodule(layer.path)
     names = [name.removeprefix(f"{layer.path}.") for name in (layer.gamma or "", *layer.shifts)]
     own: list[Any] = [norm._parameters.get(name) for name in names]
     gamma, beta = own[0], next(iter(own[1:]), None)
     like = next((value for value in (gamma, beta) if value is not None), None)
-    holders = [module for module in model.modules() for value in module._parameters.values() if value is like]
-    if like is None or shape is None or len(own) > 2 or len(holders) > 1 or has_hooks(norm):
+    held = Counter(id(value) for module in model.modules() for value in module._parameters.values())
+    is_shared = any(held[id(value)] > 1 for value in own if value is not None)
+    if like is None or shape is None or len(own) > 2 or is_shared or has_hooks(norm):
         return "it shares them, carries hooks, or has others besides"
     scale = torch.ones_like(like) if gamma is None else gamma + layer.offset
     shift = torch.zeros_like(like) if beta is None else beta
     is_last = channel_axis(norm, torch.empty(shape, device="meta")) == len(shape) - 1
     affine = Affine(scale.double(), shift.double(), channels_last=is_last)
-    neutral = [(own, value) for own, value in ((gamma, 1 - layer.offset), (beta, 0.0)) if own is not None]
+    neutral = [(part, start) for part, start in ((gamma, 1 - layer.offset), (beta, 0.0)) if part is not None]
     alone = copied(norm)
-    for parameter, value in neutral:
-        next(at for at, old in zip(alone.parameters(), norm.parameters(), strict=True) if old is parameter).fill_(
-            value
-        )
+    for name, start in zip(names, (1 - layer.offset, 0.0), strict=False):
+        if name:
+            alone.get_parameter(name).fill_(start)
     if not agree(norm, nn.Sequential(alone, affine.module(like)), shape, rtol=1e-4, atol=1e-5):
         return f"a {type(norm).__name__} does not end with them"
-    return affine, neutral
+    return affine, [(part, torch.full_like(part, start)) for part, start in neutral]

@@ -101,7 +101,8 @@ def freeze(model: Model) -> Model:
         model: the network; it is not changed.
 
     Warns:
-        EvaluationOnlyWarning: a norm has another operation in training, which the copy does not have.
+        EvaluationOnlyWarning: a norm has another operation in training, which the copy does not have, or is part of a
+            TorchScript module, which stays as it is.
 
     Raises:
         UnsupportedEditError: a batch norm has no running statistics, or statistics that are not finite, carries
@@ -119,6 +120,14 @@ def frozen_copy(model: Model) -> tuple[Model, dict[str, Affine]]:
     """Return a copy of a network with the maps of norms in their places, and the maps by path."""
     require_network(model)
     require_finite(model)
+    for path, module in model.named_modules():
+        is_scripted = isinstance(module, torch.jit.ScriptModule)
+        if is_scripted and any(name.rpartition(".")[2] == "running_mean" for name, _ in module.named_buffers()):
+            warn(
+                f"{path} is TorchScript, whose norms stay as they are, with the statistics of the batch in training.",
+                EvaluationOnlyWarning,
+            )
+            break
     network = copied(model)
     without_removal(network)
     maps = freeze_norms(network)

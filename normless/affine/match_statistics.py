@@ -228,30 +228,27 @@ def _measured(surgery: Surgery, places: Sequence[_Place]) -> tuple[dict[str, flo
 def _fit(surgery: Surgery, places: Sequence[_Place]) -> None:
     """Fit places in order of execution: all in one pass on a single batch, else each in passes that end there."""
     batches = max(1, len(surgery.calibration.batches))
-    if batches == 1 and all(len(place.target) == 1 for place in places):
-        by_module = {place.at: place for place in places}
+    at_once = batches == 1 and all(len(place.target) == 1 for place in places)
+    for group in [places] if at_once else [[place] for place in places]:
+        by_module = {place.at: place for place in group}
+        seen: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
-        def fit(at: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Any:
-            _fit_place(module, by_module[at], [inputs[0]], [output], batches)
-            return module.forward(*inputs)
-
-        run_batches(surgery, by_module, fit)
-        return
-    for place in places:
-        seen: tuple[list[Tensor], list[Tensor]] = ([], [])
-
-        def collect(_: str, __: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            for kept, values in zip(seen, (inputs[0], output), strict=True):  # noqa: B023
-                kept.append(values.detach().clone())
-            if len(place.target) == batches:  # noqa: B023
+        def see(at: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Any:
+            place, runs = by_module[at], seen[at]  # noqa: B023
+            runs.append((inputs[0].detach().clone(), output.detach().clone()))
+            if len(runs) == len(place.target):
+                _fit_place(module, place, *zip(*runs, strict=True), batches=batches)
+            if not at_once and len(place.target) == batches:
                 raise Enough
+            return module.forward(*inputs) if at_once else None
 
-        run_batches(surgery, [place.at], collect)
-        _fit_place(surgery.get(place.at), place, *seen, batches)
+        run_batches(surgery, by_module, see)
 
 
 @torch.no_grad()
-def _fit_place(module: Any, place: _Place, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batches: int) -> None:
+def _fit_place(
+    module: Any, place: _Place, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, batches: int
+) -> None:
     """Fit the factor and shift of a module, and α of a pointwise function, whose inputs and outputs are given."""
     target = torch.cat(place.target, 1)
 

@@ -274,8 +274,7 @@ def remove_norms(
         order: the places in the order of freezing, each from the first to the last block; norms of other places are
             left alone. `qk` are norms of queries and keys, `final` those after the last block, `other` those before
             the first block and all in networks without attention.
-        start: steps of measuring before the first freezing.
-        interval: steps from one freezing to the next.
+        start, interval: steps of measuring before the first freezing, and from one freezing to the next.
         tolerance: the increase of the mean loss, besides three standard errors, at which a freezing is taken back.
         attempts: how often a norm is frozen before it is set aside.
         spread_weight: λ of the auxiliary loss, which keeps s constant over tokens (see `Removal.loss`).
@@ -297,17 +296,28 @@ def remove_norms(
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if not (inputs or kwargs):
         raise inputs_missing(network, "remove_norms")
+    edit = FreezableNorms(Tokens(tokens), tuple(order))
+    plan = _replace_norms(network, edit, (only,) if isinstance(only, str) else tuple(only), inputs, kwargs)
+    norms = {path: cast(FreezableNorm, network.get_submodule(path)) for path in edit.places}
+    queue = sorted(norms, key=lambda path: order.index(edit.places[path]))
+    schedule = Schedule(start, interval, tolerance, attempts, queue)
+    return Removal(model, norms, edit.places, plan, schedule, spread_weight=spread_weight, first_token=first_token)
+
+
+def _replace_norms(
+    network: nn.Module,
+    edit: FreezableNorms,
+    only: tuple[str, ...],
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Plan:
+    """Replace the norms of a network by those that can be frozen, and return the changes."""
     inputs, kwargs = on_device_of(network, inputs, kwargs)
     found = residual_map(network, *inputs, **kwargs)
-    names = (only,) if isinstance(only, str) else tuple(only)
-    surgery = Surgery(network, found.within(names) if names else found, inputs, kwargs, only=names)
-    edit = FreezableNorms(Tokens(tokens), tuple(order))
+    surgery = Surgery(network, found.within(only) if only else found, inputs, kwargs, only=only)
     surgery.run(edit)
     never_fuse(network)
-    norms = {path: cast(FreezableNorm, surgery.get(path)) for path in edit.places}
-    queue = sorted(norms, key=lambda path: order.index(edit.places[path]))
-    schedule, plan = Schedule(start, interval, tolerance, attempts, queue), Plan(surgery.changes)
-    return Removal(model, norms, edit.places, plan, schedule, spread_weight=spread_weight, first_token=first_token)
+    return Plan(surgery.changes)
 
 
 def _network_of(model: nn.Module) -> nn.Module:

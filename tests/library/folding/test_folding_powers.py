@@ -71,13 +71,17 @@ def test_gamma_and_beta_go_into_all_readers_of_a_norm_that_stays(case: str) -> N
     assert torch.equal(nl.fold(net, VECTORS)[0](VECTORS), net(VECTORS))
 
 
-def test_gammas_of_images_do_not_pass_a_padded_border_with_a_shift() -> None:
-    for norm, said in ((nn.GroupNorm(2, 4), "stay, since layer pads its input"), (nn.GroupNorm(2, 4), "folded")):
-        layer = nn.Conv2d(4, 3, 3, padding=int("stay" in said))
-        net = drawn(Written(lambda m, x: m.layer(m.norm(x)), norm=norm, layer=layer))
+def test_beta_stays_in_a_norm_before_a_padded_border_which_gamma_passes() -> None:
+    norm = nn.GroupNorm(2, 4)
+    for padding, said in ((1, "kept: γ folded into layer after it: β stays"), (0, "kept: γ and β folded into layer")):
+        net = drawn(Written(lambda m, x: m.layer(m.norm(x)), norm=norm, layer=nn.Conv2d(4, 3, 3, padding=padding)))
         new, report = nl.fold(net, IMAGES, gammas=True)
-        assert said in fate(report)
+        assert fate(report).startswith(said)
         torch.testing.assert_close(new(IMAGES), net(IMAGES), rtol=1e-10, atol=1e-10)
+        assert (new.norm.weight == 1).all()
+        torch.testing.assert_close(
+            new.norm.bias, net.norm.bias / net.norm.weight if padding else torch.zeros(4).double()
+        )
 
 
 def test_gammas_of_a_vision_transformer_beside_batch_norms_that_are_folded() -> None:
@@ -143,13 +147,14 @@ def scripted(script: Callable[[nn.Module], nn.Module]) -> nn.Module:
     return net
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:inner is TorchScript")
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 def test_norms_beside_a_torchscript_child_are_folded_and_frozen(kind: str) -> None:
     example = torch.randn(1, 6, 5, 4).double()
     net = scripted(torch.jit.script if kind == "scripted" else lambda inner: torch.jit.trace(inner, example))  # type: ignore[no-untyped-call]
     expected = net(IMAGES)
-    new, report = nl.fold(net, IMAGES)
+    with pytest.warns(nl.EvaluationOnlyWarning, match="inner is TorchScript, whose norms stay"):
+        new, report = nl.fold(net, IMAGES)
     assert (fate(report), fate(report, "norm2")) == ("folded into layer before it", "folded into last before it")
     assert fate(report, "inner.2").startswith("kept: it is TorchScript")
     for made in (new, nl.freeze(net), nl.fuse_for_inference(net, IMAGES, allow_partial=True)):
