@@ -22,6 +22,8 @@ from normless.probes import descend, preserve_state
 
 # A trial fits the batch if at most these shares remain: of the first loss, and of that of the best constant outputs.
 LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
+# Constant outputs with this share of the first loss have none.
+NOTHING = 1e-6
 # A trial that lowers the loss by less than the first share does not make progress; by more than the second, it does.
 LITTLE, MUCH = 0.01, 0.2
 # A trial that ends below the loss of the best constant outputs by this share needs no further steps.
@@ -127,10 +129,12 @@ def fits(exam: Examination, trial: Trial) -> bool:
     """Whether a trial fits the batch, judged by its first loss and, if known, by the loss of constant outputs.
 
     A first loss that is what rounding leaves of summands that cancel, as of standardized advantages, says nothing.
+    Nor does the loss of constant outputs if it is zero, as of the mean square of the outputs.
     """
     if abs(trial.losses[0]) <= exam.passed.rounding or not trial.end <= LEFT_OF_LOSS * trial.losses[0]:
         return False
-    return not isfinite(exam.guessing) or trial.end <= LEFT_OF_GUESSING * exam.guessing
+    is_known = isfinite(exam.guessing) and abs(exam.guessing) > NOTHING * abs(trial.losses[0])
+    return not is_known or trial.end <= LEFT_OF_GUESSING * exam.guessing
 
 
 def scheduled_rate(group: dict[str, Any]) -> Any:

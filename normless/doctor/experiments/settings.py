@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
@@ -25,6 +26,7 @@ from normless.doctor.experiments.engine import (
 from normless.doctor.experiments.rates import MOMENTUM, USUAL
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.held import named_groups
+from normless.doctor.facts.tracer import Tracer
 from normless.doctor.findings import Finding, NotAsked, Steps, check, finding
 
 Groups = list[dict[str, Any]]
@@ -34,6 +36,8 @@ LOW, FAR = 1e-3, 30.0
 # A setting is a cause if the trial without it leaves less than the first share of the loss, or if that with it makes
 # less than the second share of its progress.
 SHARE, LEAST = 0.5, 0.2
+# Decay that is larger than the gradient in more than this share of the elements outweighs it.
+MOST = 0.5
 # A decay is tried if the penalty of the weights is above the loss of guessing, or above this share per step.
 PER_STEP = 5e-3
 # Settings that are not numbers to be chosen, or that other checks judge.
@@ -129,12 +133,31 @@ def _suspects(exam: Examination, optimizer: Optimizer, trial: Trial) -> Iterator
             yield _restored(kind, setting, f"{usual:.3g}", {"lr": usual}, own.number, own.names)
     decay = max(float(group.get("weight_decay", 0.0)) for group in groups)
     per_step = max(rate * float(group.get("weight_decay", 0.0)) for rate, group in zip(rates, groups, strict=True))
-    if decay and (_penalty(optimizer) > abs(exam.guessing) or per_step > PER_STEP):
+    if decay and (_penalty(optimizer) > abs(exam.guessing) or per_step > PER_STEP or _outweighs(exam, optimizer)):
         yield _restored("excessive_decay", f"weight decay {decay:.3g}", "none", {"weight_decay": 0.0})
     for name, usual in _usual(optimizer).items():
         given = next((group[name] for group in groups if name in group and group[name] != usual), usual)
         if given != usual and not (name == "momentum" and given <= usual) and trial.progress <= MUCH:
             yield _restored("unusual_setting", f"{name}={given!r}", repr(usual), {name: usual})
+
+
+def _outweighs(exam: Examination, optimizer: Optimizer) -> bool:
+    """Whether decay that is part of the gradient is larger than the rest of it in most elements of the weights.
+
+    Optimizers that divide each element by its own size then move it towards zero at their whole rate.
+    """
+    if _is_decoupled(optimizer) or isinstance(optimizer, SGD):
+        return False
+    groups = [(group, float(group.get("weight_decay", 0.0))) for group in optimizer.param_groups]
+    decays = {id(own): decay for group, decay in groups for own in group["params"] if decay and own.dim() > 1}
+    decayed = [own for own in exam.trained if id(own) in decays]
+    if not decayed:
+        return False
+    with exam.repeated(Tracer()) as loss:
+        gradients = torch.autograd.grad(loss, decayed, allow_unused=True, materialize_grads=True)
+    pairs = zip(decayed, gradients, strict=True)
+    smaller = sum(int((gradient.abs() < decays[id(own)] * own.detach().abs()).sum()) for own, gradient in pairs)
+    return smaller > MOST * sum(own.numel() for own in decayed)
 
 
 def _usual(optimizer: Optimizer) -> dict[str, Any]:
@@ -151,11 +174,16 @@ def _usual(optimizer: Optimizer) -> dict[str, Any]:
 
 def _penalty(optimizer: Optimizer) -> float:
     """Return λ/2 ‖w‖² of the weights, for decay that is part of the gradient; 0 for decoupled decay."""
-    groups = optimizer.param_groups
-    if "AdamW" in type(optimizer).__name__ or any(group.get("decoupled_weight_decay") for group in groups):
+    if _is_decoupled(optimizer):
         return 0.0
     return sum(
         0.5 * float(group.get("weight_decay", 0.0)) * float(parameter.detach().double().square().sum())
-        for group in groups
+        for group in optimizer.param_groups
         for parameter in group["params"]
     )
+
+
+def _is_decoupled(optimizer: Optimizer) -> bool:
+    """Whether an optimizer subtracts its decay from the weights, and does not add it to the gradient."""
+    groups = optimizer.param_groups
+    return "AdamW" in type(optimizer).__name__ or any(group.get("decoupled_weight_decay") for group in groups)

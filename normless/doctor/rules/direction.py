@@ -24,6 +24,8 @@ SHARE = 0.5
 MARGIN = 0.1
 # Functions that measure agreement, and the sign of the gradient of a loss that is to be minimized against it.
 AGREEMENT = {"cosine_similarity": 1, "mse_loss": -1, "l1_loss": -1, "smooth_l1_loss": -1, "huber_loss": -1}
+# Losses that differ by less than this share of that of the network differ by rounding.
+ROUNDED = 1e-6
 Bounds = tuple[bool, bool] | None
 
 
@@ -124,7 +126,8 @@ def _against_targets(exam: Examination, is_maximized: bool) -> tuple[str, Eviden
     for encoded in _as_outputs(exam.passed.logits, exam.targets):
         with suppress(*REFUSED), torch.no_grad():
             right, wrong = (float(exam.loss_at(outputs)) for outputs in (encoded, encoded.roll(1, 0)))
-            if not (wrong - right if is_maximized else right - wrong) > MARGIN * max(abs(right), abs(wrong)):
+            least = max(MARGIN * max(abs(right), abs(wrong)), ROUNDED * abs(exam.passed.loss))
+            if not (wrong - right if is_maximized else right - wrong) > least:
                 return None
             found = {"loss_of_right": right, "loss_of_wrong": wrong}
     words = (

@@ -54,6 +54,9 @@ def check_unread(exam: Examination) -> Steps:
         if found is not None:
             yield found
             return "the padding is read in place of the sequences"
+    # Integers that are not indices of an embedding, such as time steps, have no gradient.
+    others = (number for number, x in enumerate(exam.given) if number not in influence and _is_varied(x))
+    influence |= {number: torch.zeros(exam.given[number].shape) for number in others if _is_unread(exam, number)}
     for number, size in influence.items():
         reader = None if bool(size.any()) else _reader(exam, number)
         if reader is not None and _is_unread(exam, number):
@@ -84,9 +87,21 @@ def unread_parts(exam: Examination) -> Iterator[Finding]:
     for number, size in exam.influence.items():
         if bool(size.any()):
             yield from () if number in padded else _parts(exam, number, size)
-        elif _reader(exam, number) is None and _is_unread(exam, number):
+        elif not _leads_to_outputs(exam, number) and _is_unread(exam, number):
             evidence = _described(exam, number)
             yield finding("unread_input", (), evidence, advice=not exam.knows("not_fitted"))
+
+
+def _is_varied(x: Tensor) -> bool:
+    """Whether integers differ between examples."""
+    is_integer = not (x.is_floating_point() or x.is_complex()) and x.layout == torch.strided and x.dtype != torch.bool
+    return is_integer and x.dim() > 0 and bool((x != x[:1]).any())
+
+
+def _leads_to_outputs(exam: Examination, number: int) -> bool:
+    """Whether calls lead from an input to the outputs, even if a gate that starts at zero lets nothing pass."""
+    given = exam.flow.of(exam.given[number])
+    return any(source is given for call in exam.last.reached(lambda _: False) for source in call.sources())
 
 
 def _described(exam: Examination, number: int) -> Evidence:
