@@ -21,6 +21,6 @@ if TYPE_CHECKING:
     from normless_papers.text.translating import beam_search as beam_search
     from normless_papers.text.translating import bleu as bleu
     from normless_papers.text.translating import translate as translate
-    from normless_papers.text.translation_task import TranslationData as TranslationData
+    from normless_papers.text.translation_batches import TranslationData as TranslationData
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless_lab.sweeps import MissingRunsError
+from normless_papers.artefact import MissingRunsError
 from normless_papers.pages.headline import headlines
 from normless_papers.pages.site import write_pages_of
 from normless_papers.results.reproduction import ResultError
