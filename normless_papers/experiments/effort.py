@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from normless.probes import RideAlong
     from normless_lab.sweeps import Laboratory
     from normless_lab.train import Settings
-    from normless_papers.artefact import Context
+    from normless_papers.context import Context
 
 Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]
 

@@ -22,7 +22,7 @@ from normless_lab.data import Augmentation, load_data
 from normless_lab.sweeps import without_kept_scale
 
 if TYPE_CHECKING:
-    from normless_papers.artefact import Context
+    from normless_papers.context import Context
 
 
 Model = TypeVar("Model", bound=nn.Module)

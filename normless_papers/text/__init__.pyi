@@ -11,4 +11,4 @@ from .tokens import BytePairs as BytePairs
 from .translating import beam_search as beam_search
 from .translating import bleu as bleu
 from .translating import translate as translate
-from .translation_task import TranslationData as TranslationData
+from .translation_batches import TranslationData as TranslationData

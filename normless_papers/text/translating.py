@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,7 @@ from torch.utils._pytree import tree_map_only
 from normless.extras import import_extra
 from normless.probes import running
 from normless_papers.text.tokens import SPECIAL_TOKENS
-
-if TYPE_CHECKING:
-    from normless_papers.text.translation_task import SetName, TranslationData
+from normless_papers.text.translation_batches import SetName, TranslationData
 
 
 class Hypothesis(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless_lab.sweeps import MissingRunsError
+from normless_papers.artefact import MissingRunsError
 from normless_papers.pages.headline import headlines
 from normless_papers.pages.site import write_pages_of
 from normless_papers.results.reproduction import ResultError
@@ -37,7 +37,10 @@ def _claims(path: Path) -> list[str]:
 def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
     table = pd.read_parquet(COMMITTED)
     table[table["kind"] == "artefact"].to_parquet(tmp_path / "none.parquet")
-    with pytest.raises(MissingRunsError, match="runs are missing"), rebuilt(tmp_path / "none.parquet"):
+    with (
+        pytest.raises(MissingRunsError, match="runs of skipinit/table-1 are missing"),
+        rebuilt(tmp_path / "none.parquet"),
+    ):
         pass
 
 

@@ -13,7 +13,7 @@ from normless_papers.text import BytePairs, ParallelText
 from normless_papers.text.text_sets import LabelledSentences, LabelledText
 from normless_papers.text.text_task import TextData
 from normless_papers.text.tokens import SPECIAL_TOKENS, bucket_epoch
-from normless_papers.text.translation_task import TranslationBatch, TranslationData
+from normless_papers.text.translation_batches import TranslationBatch, TranslationData
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=30)
