@@ -237,6 +237,25 @@ def in_order(findings: Iterable[Finding], order: Mapping[str, int] | None = None
     return sorted(found, key=lambda known: (steps_from_cause(known), -known.severity))
 
 
+def describe(kind: str, *, severity: float, title: str, theory: str, cure: str, explains: Sequence[str] = ()) -> None:
+    """Add the texts of a kind of findings, as those in `findings.toml`; for rules in files of their own.
+
+    Args:
+        kind: an identifier, such as `growing_variance`.
+        severity: from 0 to 1, by which findings are ranked that none explains.
+        title, theory, cure: one sentence with the numbers of the evidence in braces, the reason, and the repair.
+        explains: kinds that come after this one where both are found.
+
+    Raises:
+        ValueError: there is such a kind with other texts.
+    """
+    texts = {"severity": float(severity), "title": title, "theory": theory, "cure": cure, "explains": [*explains]}
+    if _TEXTS.get(kind, texts) != texts:
+        raise ValueError(f"There is a kind of findings {kind!r} with other texts: choose another name.")
+    _TEXTS[kind] = texts
+    EXPLAINS.setdefault(kind, set()).update(explains)
+
+
 def finding(
     kind: str,
     where: Sequence[str],
