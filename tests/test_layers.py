@@ -200,7 +200,7 @@ for name in COMMANDS:
     told[name] = said.getvalue()
 try:
     nl.plot(nl.residual_map(model, x))
-except nl.MissingExtraError as error:
+except nl.errors.MissingExtraError as error:
     told["normless.plot"] = str(error)
 for package in ("normless", "normless.integrations", "normless.cli", "normless.models", *(
     f"normless_lab.{name}" for name in ("bench", "data", "live", "plots", "sweeps", "train")

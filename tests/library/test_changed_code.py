@@ -37,7 +37,7 @@ def test_changed_code_is_told(model: str, scheme: str, changes: str, mine: Path)
     with warnings.catch_warnings(action="error"):
         nl.load("net")
     mine.with_name(changes).write_text(mine.with_name(changes).read_text() + "# changed\n")
-    with pytest.warns(nl.ChangedCodeWarning, match=r"mine\.py changed since the network in net was saved"):
+    with pytest.warns(nl.errors.ChangedCodeWarning, match=r"mine\.py changed since the network in net was saved"):
         nl.load("net")
 
 

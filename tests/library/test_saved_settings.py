@@ -137,7 +137,7 @@ def test_what_a_recipe_cannot_hold_is_refused_and_nothing_is_written(change: str
     net = nl.convert(build_model(spec), "batch_norm", IMAGES)
     apply, said = REFUSED[change]
     apply(net)
-    with pytest.raises(nl.RecipeError, match=said):
+    with pytest.raises(nl.errors.RecipeError, match=said):
         nl.save(net, tmp_path / "saved", spec)
     assert not (tmp_path / "saved").exists()
 
@@ -152,7 +152,7 @@ def test_what_a_recipe_cannot_hold_is_refused_and_nothing_is_written(change: str
 def test_the_text_of_another_network_is_refused(spec: str, wrong: str, tmp_path: Path) -> None:
     x = torch.randn(2, 3, 32, 32)
     net = nl.convert(build_model(spec), "skipinit", x)
-    with pytest.raises(nl.RecipeError, match=r"so nl\.load would return another network"):
+    with pytest.raises(nl.errors.RecipeError, match=r"so nl\.load would return another network"):
         nl.save(net, tmp_path / "saved", wrong)
     assert not (tmp_path / "saved").exists()
 

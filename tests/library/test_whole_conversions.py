@@ -92,7 +92,7 @@ class AddedAndMultiplied(Block):
 def test_half_a_conversion_is_refused_unless_it_is_asked_for(block: Callable[[], nn.Module], reason: str) -> None:
     model = Network().eval()
     model.blocks[0] = block().eval()
-    with pytest.raises(nl.UnresolvedStructureError, match=reason):
+    with pytest.raises(nl.errors.UnresolvedStructureError, match=reason):
         nl.convert(model, "skipinit", IMAGES)
     net: Any = nl.convert(model, "skipinit", IMAGES, allow_partial=True)
     assert isinstance(net.blocks[1].norm1, nn.Identity)

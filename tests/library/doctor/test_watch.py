@@ -34,7 +34,7 @@ def test_a_watched_training_is_the_same_training() -> None:
     plain = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
     watched = copy.deepcopy(plain)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", nl.WatchWarning)
+        warnings.simplefilter("ignore", nl.doctor.WatchWarning)
         train(watched, 12, interval=2)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(1)
@@ -104,7 +104,7 @@ SAID: dict[str, tuple[Callable[[], nn.Module], int, int, Callable[[nn.Module], o
 @pytest.mark.parametrize("name", SAID)
 def test_what_is_said_and_of_which_layer(name: str) -> None:
     make, steps, step, change, said, finding = SAID[name]
-    with pytest.warns(nl.WatchWarning, match=f"(?s){said}"):
+    with pytest.warns(nl.doctor.WatchWarning, match=f"(?s){said}"):
         watch = train(make(), steps, before=at(step, change), loss="without" not in name)
     first = watch.findings[0]
     assert (first.kind, first.where, first.evidence["step"]) == finding
@@ -196,6 +196,8 @@ def test_a_compiled_network_is_watched_or_what_is_not_seen_is_said() -> None:
     watch, compiled = nl.watch(model), torch.compile(model, backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     compiled(batch()[0]).square().mean().backward()
-    with pytest.warns(nl.WatchWarning, match="no forward pass was seen; of a compiled network watch what torch"):
+    with pytest.warns(
+        nl.doctor.WatchWarning, match="no forward pass was seen; of a compiled network watch what torch"
+    ):
         optimizer.step()
     assert {"gradient", "update"} <= set(watch.table["quantity"])

@@ -11,7 +11,7 @@ from watched import batch
 
 import normless as nl
 
-pytestmark = pytest.mark.filterwarnings("ignore::normless.WatchWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::normless.doctor.WatchWarning")
 
 
 def test_optimizers_that_step_during_the_backward_pass() -> None:
