@@ -133,13 +133,13 @@ evidence: $(INSTALLED)
 
 # What the verdicts still lack, beside other work: two processes of one thread each, at the lowest priority. Stopped at any
 # moment, the same command goes on: on the same machine from checkpoints, elsewhere from the rows that campaign-save kept.
-# `normless campaign --status --out $(CAMPAIGN)` shows what is done.
+# `python -m normless_papers.cli.campaign --status --out $(CAMPAIGN)` shows what is done.
 MINUTES ?= 170
 CAMPAIGN ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/normless/campaign
 CAMPAIGN_DATA ?= $(wildcard ../shared/data)
 RUNS := $(RESULTS)/runs.parquet
 campaign: $(INSTALLED)
-	exec nice -n 19 $(BIN)/normless campaign --minutes $(MINUTES) --out $(CAMPAIGN) --runs $(RUNS) $(if $(CAMPAIGN_DATA),--data-root $(CAMPAIGN_DATA))
+	exec nice -n 19 $(BIN)/python -m normless_papers.cli.campaign --minutes $(MINUTES) --out $(CAMPAIGN) --runs $(RUNS) $(if $(CAMPAIGN_DATA),--data-root $(CAMPAIGN_DATA))
 
 campaign-save: $(INSTALLED)
 	$(BIN)/normless report $(CAMPAIGN) --from $(RUNS) --runs $(RUNS) $(PAGES)

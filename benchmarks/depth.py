@@ -83,10 +83,10 @@ def train(
     network = stage("build", lambda: wide_resnet(depth, 1, in_channels=1, initialization=None))
     mapped = stage("map", lambda: nl.residual_map(network))
     network = stage("convert", lambda: nl.convert(network, given.scheme, residual_map=mapped, in_place=True))
-    nl.recompute_blocks(network, residual_map=mapped)
+    nl.optim.recompute_blocks(network, residual_map=mapped)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
     if not given.plain:
-        nl.step_in_backward(optimizer)
+        nl.optim.step_in_backward(optimizer)
     for _ in range(given.steps):
         stage("step", lambda: step(network, optimizer, images, labels))
 

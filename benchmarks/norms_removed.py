@@ -191,7 +191,7 @@ def train(
     rate: float,
     seed: int,
     schedule: Callable[[float], float],
-    removal: nl.Removal | None = None,
+    removal: nl.affine.Removal | None = None,
 ) -> None:
     """Train with AdamW and clipped gradients; `schedule` is the share of the rate at a share of the steps."""
     net.train()

@@ -168,7 +168,7 @@ def measure(name: str, scheme: str) -> Measured:
     x, _ = digits(NETWORKS[name].tokens)
     try:
         net = converted(name, scheme, x)
-    except nl.UnsupportedEditError as error:
+    except nl.errors.UnsupportedEditError as error:
         return Measured(refused=str(error))
     statistics_only(net)
     with torch.no_grad():

@@ -34,7 +34,7 @@ from normless.edits import RemoveNorms, ScaleSums
 from normless.models import resnet_cifar
 
 @dataclass(frozen=True)
-class Shift(nl.Edit):
+class Shift(nl.edits.Edit):
     '''The classifier's bias becomes a constant (Doe 2030).'''
     by: float = 1.0
 
@@ -142,5 +142,5 @@ def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["name"] for one in printed["schemes"]] == list(nl.SCHEMES)
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    names = (*nl.SCHEMES, *nl.EDITS, *MODELS, *PROBES, *DATA, *ARTEFACTS)
+    names = (*nl.SCHEMES, *nl.edits.EDITS, *MODELS, *PROBES, *DATA, *ARTEFACTS)
     assert [name for name in names if not any(line.startswith(f"{name} ") for line in lines)] == []

@@ -47,5 +47,17 @@ def help_of(name: str) -> str:
 
 
 COMMANDS = Registry[Command]("command")
+
+
+def tasks_of(name: str) -> list[str]:
+    """Return the tasks of a command besides its own, as text of train: its name, a dot and a task is in the table."""
+    return [known.partition(".")[2] for known in COMMANDS if name in COMMANDS and known.startswith(f"{name}.")]
+
+
+def is_task(name: str) -> bool:
+    """Return whether a name in the table is a command for one of its tasks."""
+    return "." in name and name.partition(".")[0] in COMMANDS
+
+
 for _name, _stated in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items():
     COMMANDS.register(_name)(Command(**_stated))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -13,33 +13,51 @@ from typing import Any, get_args
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 from yaml import YAMLError
 
-from normless.cli.commands import COMMANDS, help_of
+from normless.cli.commands import COMMANDS, help_of, is_task, tasks_of
 from normless.errors import NormlessError
 from normless.registry import did_you_mean
 
+# The task of a command without the flag.
+FIRST_TASK = "images"
 _LOAD_YAML = get_loader("yaml")
 _ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
 
 
 def main_help(group: str = "") -> str:
     """Return the text of ``normless --help``, or of ``normless GROUP --help`` for a group such as sweep."""
-    names = [name for name in COMMANDS if not group or name.startswith(f"{group}.")]
-    width = max(map(len, names)) + 2
+    known = [name for name in COMMANDS if not is_task(name)]
+    names = [name for name in known if name[0] != "-" and (not group or name.startswith(f"{group}."))]
+    if group:
+        rows = {_words(name): help_of(name) for name in names}
+    else:
+        groups = {name.partition(".")[0] for name in names if "." in name}
+        rows = {name: help_of(name) for name in names if "." not in name}
+        rows |= {name: _of_group([other for other in names if other.startswith(f"{name}.")]) for name in groups}
+    flags = {} if group else {"--version": "show the version", "--debug": "show the whole traceback of an error"}
+    flags |= {name: help_of(name) for name in known if name[0] == "-" and not group}
+    command = _words(names[0]) if group else "COMMAND"
+    options = {"-h, --help": f"show this help; normless {command} --help shows the help of a command"} | flags
     lines = [f"usage: normless {f'{group} ' if group else ''}COMMAND [options]", ""]
     if not group:
         lines += ["Train deep residual networks with and without normalization, and see why one trains.", ""]
-    lines += ["commands:", *(f"  {_words(name):<{width}}{help_of(name)}" for name in names), "", "options:"]
-    command = _words(names[0]) if group else "COMMAND"
-    lines.append(f"  -h, --help  show this help; normless {command} --help shows the help of a command")
-    if not group:
-        lines.append("  --version   show the version")
-        lines.append("  --debug     show the whole traceback of an error")
+    lines += ["commands:", *_rows(rows), "", "options:", *_rows(options)]
     return "\n".join([*lines, "", "example:", f"  {COMMANDS[names[0]].example}", ""])
+
+
+def _of_group(names: Sequence[str]) -> str:
+    """Return the line of a group of commands in the main help: their names, and what the first to use does."""
+    first = next((name for name in names if name.endswith(".run")), names[0])
+    return f"{', '.join(name.partition('.')[2] for name in names)}; {help_of(first).partition(';')[0]}"
+
+
+def _rows(texts: Mapping[str, str]) -> list[str]:
+    width = max(map(len, texts)) + 2
+    return [f"  {name:<{width}}{text}" for name, text in texts.items()]
 
 
 def _words(name: str) -> str:
     """Return the name of a command as written on the command line."""
-    return name.replace(".", " ")
+    return name.replace(".", " --task " if is_task(name) else " ")
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
@@ -58,6 +76,9 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         exit_on_error=False,
     )
     implementation.add_arguments(parser)
+    if tasks := tasks_of(name.partition(".")[0]):
+        # It is read before the other flags, which depend on it.
+        parser.add_argument("--task", default=SUPPRESS, choices=[FIRST_TASK, *tasks], help="what is learned")
     _show(parser, getattr(implementation, "COMMON", ()), rest)
     set_loader("yaml", _without_aliases, (YAMLError, ValueError, TypeError, RecursionError))
     _check_paths(parser, rest)
@@ -77,7 +98,7 @@ def _show(parser: ArgumentParser, common: Collection[str], words: Sequence[str])
         return
     parser.add_argument("--help-all", action="help", default=SUPPRESS, help="show all flags, in full")
     for action in () if "--help-all" in words else parser._actions:
-        is_shown = action.dest in (*common, "help", "help_all")
+        is_shown = action.dest in (*common, "help", "help_all", "task")
         action.help = (action.help or "").partition(". ")[0].partition("; ")[0] if is_shown else SUPPRESS
 
 
@@ -117,7 +138,7 @@ def _without_aliases(text: str) -> Any:
 
 def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Split words into the name of the command and the words after it."""
-    groups = {name.partition(".")[0] for name in COMMANDS if "." in name}
+    groups = {name.partition(".")[0] for name in COMMANDS if "." in name and not is_task(name)}
     length = 2 if words[0] in groups else 1
     if length == 2 and (len(words) == 1 or words[1] in ("-h", "--help")):
         sys.stdout.write(main_help(words[0]))
@@ -127,7 +148,23 @@ def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
         known = [_words(known) for known in COMMANDS]
         meant = did_you_mean(_words(name), known) or f" The commands are {', '.join(known)}."
         raise NormlessError(f"{_words(name)!r} is not a command.{meant}")
-    return name, words[length:]
+    return _with_task(name, words[length:])
+
+
+def _with_task(name: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the command for the task that ``--task`` names, and the words without it."""
+    tasks = tasks_of(name)
+    at = next((at for at, word in enumerate(words) if tasks and word.partition("=")[0] == "--task"), None)
+    if at is None:
+        return name, words
+    _, is_joined, task = words[at].partition("=")
+    rest = [*words[:at], *words[at + (1 if is_joined else 2) :]]
+    task = task if is_joined else next(iter(words[at + 1 :]), "")
+    if task == FIRST_TASK:
+        return name, rest
+    if task not in tasks:
+        raise NormlessError(f"Expected {', '.join([FIRST_TASK, *tasks])} as --task of {name}, got {task!r}.")
+    return f"{name}.{task}", rest
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):

@@ -13,6 +13,7 @@ from normless.doctor.findings import check as check
 from normless.doctor.findings import describe as describe
 from normless.doctor.findings import finding as finding
 from normless.doctor.report import Diagnosis as Diagnosis
+from normless.doctor.trained import Health as Health
 from normless.doctor.treatment import Treatment as Treatment
 from normless.doctor.treatment import treat as treat
 from normless.doctor.watch.watch import Watch as Watch

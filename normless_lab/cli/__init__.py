@@ -54,5 +54,5 @@ BENCH = Command(
 COMPLETION = Command(
     "print a script by which bash or zsh completes commands, flags, names and files",
     "normless_lab.cli.completion",
-    "normless completion bash > ~/.local/share/bash-completion/completions/normless",
+    "normless --completion bash > ~/.local/share/bash-completion/completions/normless",
 )

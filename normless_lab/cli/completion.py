@@ -1,4 +1,4 @@
-"""``normless completion SHELL``: a script by which a shell completes commands, flags, names and files."""
+"""``normless --completion SHELL``: a script by which a shell completes commands, flags, names and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import ARGUMENTS, add_json_flag, answer
-from normless.cli.commands import COMMANDS, help_of
+from normless.cli.commands import COMMANDS, help_of, is_task
 from normless.errors import MissingExtraError
 from normless.extras import import_extra
 from normless.registry import TABLES
@@ -39,6 +39,8 @@ def completion_script(shell: str) -> str:
     root.add_argument("--version", action="store_true", help="show the version")
     groups: dict[str, Any] = {"": root.add_subparsers()}
     for name in COMMANDS:
+        if is_task(name) or name.startswith("-"):
+            continue
         group, _, own = name.rpartition(".")
         if group not in groups:
             groups[group] = groups[""].add_parser(group, help=f"{group} …").add_subparsers()

@@ -8,12 +8,6 @@ REPRODUCE = Command(
     "normless reproduce fixup/equation-1 --budget smoke",
     resumes=True,
 )
-CAMPAIGN = Command(
-    "carry out what the verdicts still lack beside other work, most valuable first, or show what is done",
-    "normless_papers.cli.campaign",
-    "normless campaign --minutes 170",
-    resumes=True,
-)
 REPORT = Command(
     "write pages of all results of normless reproduce in a folder",
     "normless_papers.cli.report",
@@ -22,12 +16,12 @@ REPORT = Command(
 TRAIN_TRANSLATION = Command(
     "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
     "normless_papers.text:TRAIN_TRANSLATION",
-    "normless train-translation --data grammar --scheme fixup",
+    "normless train --task translation --data grammar --scheme fixup",
     resumes=True,
 )
 TRAIN_TEXT = Command(
     "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
     "normless_papers.text:TRAIN_TEXT",
-    "normless train-text --data sentiment --decay-policy weights+last",
+    "normless train --task text --data sentiment --decay-policy weights+last",
     resumes=True,
 )

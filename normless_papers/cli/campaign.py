@@ -1,4 +1,4 @@
-"""``normless campaign``: what the papers' verdicts still lack, carried out beside other work."""
+"""What the papers' verdicts still lack, run beside other work: ``python -m normless_papers.cli.campaign``."""
 
 from __future__ import annotations
 
@@ -72,3 +72,9 @@ def _text(found: Sequence[EntryStatus]) -> str:
         lines.append(f"{status.entry.artefact:52} {status.entry.budget:6} {state}")
         lines += [f"    {name}: epoch {done} of {epochs}" for name, (done, epochs) in status.running.items()]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(prog="python -m normless_papers.cli.campaign", description=__doc__)
+    add_arguments(parser)
+    sys.exit(run(parser.parse_args()))

@@ -21,7 +21,7 @@ from normless.signal import activation_gain
 
 IMAGES, ROWS, TOKENS = torch.randn(4, 3, 8, 8), torch.randn(4, 8), torch.randn(2, 5, 8)
 Forward = Callable[[Any, Tensor], Any]
-Unsupported = nl.UnsupportedEditError
+Unsupported = nl.errors.UnsupportedEditError
 
 
 def converted(*row: Any, error: type[Exception] = Unsupported) -> Wrong:

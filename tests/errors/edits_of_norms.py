@@ -16,7 +16,7 @@ from errors.edits import CIFAR, IMAGES, ROWS, Forward, converted, normed, writte
 from errors.wrong import Wrong
 from normless.models import resnet_cifar, wide_resnet
 
-Unsupported, Unresolved = nl.UnsupportedEditError, nl.UnresolvedStructureError
+Unsupported, Unresolved = nl.errors.UnsupportedEditError, nl.errors.UnresolvedStructureError
 
 
 class NoisyBatchNorm(nn.BatchNorm2d):

@@ -146,7 +146,12 @@ ERRORS = [
     *(*SETTINGS, *SCHEDULES, *DATA, *SWEEPS),
     Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.diagnose_trained", "dict"),  # type: ignore[arg-type]
     Wrong(
-        "checked channels", lambda: checked(2, 5, 8, 8), nl.InputsError, "stem, a Conv2d", "takes 3 channels", "has 5"
+        "checked channels",
+        lambda: checked(2, 5, 8, 8),
+        nl.errors.InputsError,
+        "stem, a Conv2d",
+        "takes 3 channels",
+        "has 5",
     ),
-    Wrong("checked axes", lambda: checked(2, 3), nl.UnresolvedStructureError, "stem, a Conv2d", "[2, 3]"),
+    Wrong("checked axes", lambda: checked(2, 3), nl.errors.UnresolvedStructureError, "stem, a Conv2d", "[2, 3]"),
 ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.optim import LBFGS
 from torch.utils.data import DataLoader, TensorDataset
 from written_networks import Written
 
@@ -53,7 +54,7 @@ def groups(**arguments: Any) -> object:
 
 
 def clipped(parameters: Any, **arguments: Any) -> object:
-    return nl.adaptive_gradient_clipping(parameters, **arguments)
+    return nl.optim.adaptive_gradient_clipping(parameters, **arguments)
 
 
 LINEAR = nn.Linear(2, 2)
@@ -90,7 +91,7 @@ OPTIM = [
     Wrong("groups, decay", lambda: groups(weight_decay=-1e-4), ValueError, "weight_decay=-0.0001"),
     Wrong("groups, pattern", lambda: groups(policy="weights+*attention*+encoder.*"), ValueError,
           "matches *attention*, encoder.*, or a later"),
-    Wrong("step in backward, LBFGS", lambda: nl.step_in_backward(torch.optim.LBFGS(nn.Linear(2, 2).parameters())),
+    Wrong("step in backward, LBFGS", later(nl.optim.step_in_backward, LBFGS(nn.Linear(2, 2).parameters())),
           ValueError, "LBFGS needs all gradients"),
     *(Wrong(f"optimizer {text}", later(parse_optimizer, text), ValueError, *words)
       for text, *words in (
@@ -188,7 +189,7 @@ TAKERS: dict[str, Callable[[Any], object]] = {
     "diagnose": lambda model: nl.diagnose(model, BATCH),
 }
 INPUTS = [
-    Wrong("recomputation in no segments", lambda: nl.recompute_blocks(resnet_cifar(8), segments=0), ValueError,
+    Wrong("recomputation in no segments", lambda: nl.optim.recompute_blocks(resnet_cifar(8), segments=0), ValueError,
           "segments to be 1 or more"),
     Wrong("batch of text", lambda: not_taken(("text", LABELS)), InputsError,
           "Sequential does not take arguments str"),

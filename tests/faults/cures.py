@@ -42,7 +42,7 @@ class Result:
         return f"{self.case.name:42} {self.kind:24} {self.words:36} {bar}"
 
 
-def first_applicable(diagnosis: nl.Diagnosis) -> tuple[str, Cure] | None:
+def first_applicable(diagnosis: nl.doctor.Diagnosis) -> tuple[str, Cure] | None:
     """Return the first cure, with the kind of its finding, that consists of a tried scheme or of settings."""
     cures = ((found.kind, found.cure) for found in diagnosis.findings)
     return next(((kind, cure) for kind, cure in cures if cure.losses or cure.settings), None)

@@ -31,7 +31,7 @@ class Diagnoser:
     package: str
 
 
-def diagnosis_of(training: Training) -> nl.Diagnosis:
+def diagnosis_of(training: Training) -> nl.doctor.Diagnosis:
     """Return what `normless.diagnose` returns."""
     return nl.diagnose(
         training.model, training.batch, loss=training.loss, optimizer=training.optimizer, **training.options

@@ -56,7 +56,7 @@ TEXTS: dict[str, list[str]] = {
     "what": ["step", "map", "memory", "schemes", "models", "data", "probes", "run", "lab"],
     "db": ["sqlite:///lab/runs.sqlite", "sqlite:///nowhere/a.db", "postgresql://"],
 }
-TRANSLATION = "train-translation --epochs 1 --warmup-steps 1 --batch-tokens 64 --vocabulary 60"
+TRANSLATION = "train --task translation --epochs 1 --warmup-steps 1 --batch-tokens 64 --vocabulary 60"
 # A line of each command; a word in capitals is one of these texts, and flags of the command's parser follow.
 LINES = {
     "inspect": "inspect MODEL",
@@ -64,7 +64,7 @@ LINES = {
     "probe": "probe MODEL --probes PROBES",
     "diagnose": "diagnose MODEL",
     "train": "train --config CONFIG --out OUT",
-    "train-text": "train-text --model READER --data TEXTS --data-root DATA_ROOT --epochs 1 --out OUT",
+    "train-text": "train --task text --model READER --data TEXTS --data-root DATA_ROOT --epochs 1 --out OUT",
     "train-translation": f"{TRANSLATION} --model TRANSLATOR --data PAIRS --data-root DATA_ROOT --out OUT",
     "sweep.status": "sweep status SWEEP --once --out OUT",
     "sweep.export": "sweep export SWEEP TABLE --out OUT",
@@ -148,7 +148,7 @@ CONTENT = st.one_of(st.sampled_from(ODD), BODY, st.just(BOMB), st.text(max_size=
 WAYS = ["flip", "flip", "truncate", "repeat", "insert", "value", "value", "replace", "gone", "folder"]
 WHERE = st.floats(0, 1, exclude_max=True)
 SWEEP = "sweep status sweep.yaml --once --out"
-TEXT_RUN = f"train-text --epochs 1 --model {SMALL_BERT} --data labelled_text --data-root"
+TEXT_RUN = f"train --task text --epochs 1 --model {SMALL_BERT} --data labelled_text --data-root"
 # Commands that certainly read a file, by the start of its name.
 READS = {
     "run/": "train --config config.yaml --scheme skipinit --out run",

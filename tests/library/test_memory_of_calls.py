@@ -74,7 +74,7 @@ def ridden_along() -> None:
 def clipped_by_hand() -> None:
     model = copied(network())
     F.cross_entropy(model(batch()[0]), batch()[1]).backward()
-    nl.adaptive_gradient_clipping(model)
+    nl.optim.adaptive_gradient_clipping(model)
 
 
 def refused() -> None:
@@ -144,10 +144,10 @@ CALLED: dict[str, Callable[[], object]] = {
     "freeze": lambda: nl.freeze(network()),
     "fuse_for_inference": lambda: nl.fuse_for_inference(copied(network()).eval(), batch()[0]),
     "param_groups": lambda: nl.param_groups(network(), batch()[0], lr=0.1, weight_decay=1e-4),
-    "clip_in_step": stepped(lambda model, optimizer: nl.clip_in_step(optimizer, model, residual_map=mapped())),
+    "clip_in_step": stepped(lambda model, optimizer: nl.optim.clip_in_step(optimizer, model, residual_map=mapped())),
     "adaptive_gradient_clipping": clipped_by_hand,
-    "step_in_backward": stepped(lambda _, optimizer: nl.step_in_backward(optimizer), closes=True),
-    "recompute_blocks": stepped(lambda model, _: nl.recompute_blocks(model, batch()[0])),
+    "step_in_backward": stepped(lambda _, optimizer: nl.optim.step_in_backward(optimizer), closes=True),
+    "recompute_blocks": stepped(lambda model, _: nl.optim.recompute_blocks(model, batch()[0])),
     "remove_norms": removed,
     "plot": plotted,
 }

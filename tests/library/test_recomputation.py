@@ -38,7 +38,7 @@ def test_gradients_and_buffers_are_those_of_the_plain_network(scheme: str) -> No
             one.add_(0.02 * torch.randn_like(one))
     other = deepcopy(plain)
     names = [name for name, _ in other.named_modules()]
-    assert nl.recompute_blocks(other) == 6  # 2√9
+    assert nl.optim.recompute_blocks(other) == 6  # 2√9
     assert [name for name, _ in other.named_modules()] == names
     for _ in range(2):
         same(step(plain), step(other))
@@ -47,7 +47,7 @@ def test_gradients_and_buffers_are_those_of_the_plain_network(scheme: str) -> No
 def test_dropout_draws_the_same_numbers_twice() -> None:
     plain, (x,) = ROWS["WideResNet"].network(), ROWS["WideResNet"].example()[0]
     other = deepcopy(plain)
-    assert nl.recompute_blocks(other, x, segments=2) == 2
+    assert nl.optim.recompute_blocks(other, x, segments=2) == 2
     same(step(plain, x), step(other, x))
     state = torch.get_rng_state()
     step(plain, x)
@@ -57,6 +57,6 @@ def test_dropout_draws_the_same_numbers_twice() -> None:
 def test_what_cannot_be_recomputed_stays() -> None:
     network, (x,) = ROWS["ParallelViT"].network(), ROWS["ParallelViT"].example()[0]
     before = str(network)
-    with pytest.raises(nl.UnresolvedStructureError, match=r"nn\.Sequential that its forward calls"):
-        nl.recompute_blocks(network, x)
+    with pytest.raises(nl.errors.UnresolvedStructureError, match=r"nn\.Sequential that its forward calls"):
+        nl.optim.recompute_blocks(network, x)
     assert str(network) == before

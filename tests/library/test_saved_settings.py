@@ -142,7 +142,7 @@ def test_what_a_recipe_cannot_hold_is_refused_and_nothing_is_written(change: str
     net = nl.convert(build_model(spec), "batch_norm", IMAGES)
     apply, said = REFUSED[change]
     apply(net)
-    with pytest.raises(nl.RecipeError, match=said):
+    with pytest.raises(nl.errors.RecipeError, match=said):
         nl.save(net, tmp_path / "saved", spec)
     assert not (tmp_path / "saved").exists()
 
@@ -157,7 +157,7 @@ def test_what_a_recipe_cannot_hold_is_refused_and_nothing_is_written(change: str
 def test_the_text_of_another_network_is_refused(spec: str, wrong: str, tmp_path: Path) -> None:
     x = torch.randn(2, 3, 32, 32)
     net = nl.convert(build_model(spec), "skipinit", x)
-    with pytest.raises(nl.RecipeError, match=r"so nl\.load would return another network"):
+    with pytest.raises(nl.errors.RecipeError, match=r"so nl\.load would return another network"):
         nl.save(net, tmp_path / "saved", wrong)
     assert not (tmp_path / "saved").exists()
 
@@ -245,7 +245,7 @@ def test_changed_code_is_told(model: str, scheme: str, changes: str, mine: Path)
     with warnings.catch_warnings(action="error"):
         nl.load("net")
     mine.with_name(changes).write_text(mine.with_name(changes).read_text() + "# changed\n")
-    with pytest.warns(nl.ChangedCodeWarning, match=r"mine\.py changed since the network in net was saved"):
+    with pytest.warns(nl.errors.ChangedCodeWarning, match=r"mine\.py changed since the network in net was saved"):
         nl.load("net")
 
 

@@ -86,7 +86,7 @@ def test_a_network_that_no_text_names_is_given_to_load(tmp_path: Path) -> None:
     model = build_model(FOREIGN)
     net = trained(nl.convert(model, "fixup", IMAGES), IMAGES)
     nl.save(net, tmp_path, example_inputs=IMAGES)
-    with pytest.raises(nl.RecipeError, match=r"does not name the network .* nl.load\(path, model=…\)\.$"):
+    with pytest.raises(nl.errors.RecipeError, match=r"does not name the network .* nl.load\(path, model=…\)\.$"):
         nl.load(tmp_path)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert same_state(nl.load(tmp_path, model), net)
@@ -174,7 +174,7 @@ def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
     for place in (len(data) // 2, len(data) - 1):
         data[place] ^= 1
         weights.write_bytes(data)
-        with pytest.raises(nl.RecipeError, match="are damaged: they are not those that were saved there"):
+        with pytest.raises(nl.errors.RecipeError, match="are damaged: they are not those that were saved there"):
             nl.load(tmp_path)
         data[place] ^= 1
     weights.write_bytes(data)

@@ -54,7 +54,9 @@ def optimizer_of(net: nn.Module, scheme: str) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups)
 
 
-def steps(net: Any, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, watch: nl.Watch | None = None) -> None:
+def steps(
+    net: Any, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, watch: nl.doctor.Watch | None = None
+) -> None:
     for _ in range(2):
         optimizer.zero_grad()
         loss = F.cross_entropy(net(x.to(TYPE)), y)

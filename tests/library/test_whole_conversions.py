@@ -94,7 +94,7 @@ class AddedAndMultiplied(Block):
 def test_half_a_conversion_is_refused_unless_it_is_asked_for(block: Callable[[], nn.Module], reason: str) -> None:
     model = Network().eval()
     model.blocks[0] = block().eval()
-    with pytest.raises(nl.UnresolvedStructureError, match=reason):
+    with pytest.raises(nl.errors.UnresolvedStructureError, match=reason):
         nl.convert(model, "skipinit", IMAGES)
     net: Any = nl.convert(model, "skipinit", IMAGES, allow_partial=True)
     assert isinstance(net.blocks[1].norm1, nn.Identity)
@@ -121,10 +121,12 @@ def test_a_branch_that_ends_in_a_concatenation_with_a_relu_is_refused_by_fixup()
     """Of a ReLU after a weight of zero the slope is zero, so that Fixup would end the training of g."""
     parts = {"stem": conv(), "norm": nn.BatchNorm2d(WIDTH), "f": conv(outputs=3), "g": conv(outputs=WIDTH - 3)}
     flat = in_sequence(Written(joined, **parts))
-    with pytest.raises(nl.UnsupportedEditError, match=r"1\.g\.weight.*never get a gradient"):
+    with pytest.raises(nl.errors.UnsupportedEditError, match=r"1\.g\.weight.*never get a gradient"):
         nl.convert(flat, "fixup", IMAGES)
     assert nl.convert(flat, "skipinit", IMAGES) is not None
-    with pytest.raises(nl.UnsupportedEditError, match="1: its branch ends in several weight layers side by side"):
+    with pytest.raises(
+        nl.errors.UnsupportedEditError, match="1: its branch ends in several weight layers side by side"
+    ):
         nl.convert(ROWS["joined_branches"].network(), "layer_scale", IMAGES)
 
 

@@ -82,7 +82,7 @@ def test_a_network_is_diagnosed(card: torch.device, scheme: str) -> None:
     assert nl.diagnose(model, batch(card), optimizer=optimizer, trial_steps=4).findings
 
 
-@pytest.mark.filterwarnings("ignore::normless.WatchWarning")
+@pytest.mark.filterwarnings("ignore::normless.doctor.WatchWarning")
 def test_a_training_is_watched(card: torch.device) -> None:
     model = network(card)
     images, labels = batch(card)
@@ -93,7 +93,7 @@ def test_a_training_is_watched(card: torch.device) -> None:
         with torch.autocast("card", torch.bfloat16):
             loss = F.cross_entropy(model(images), labels)
         watch.loss(loss).backward()
-        nl.adaptive_gradient_clipping(model, 0.1)
+        nl.optim.adaptive_gradient_clipping(model, 0.1)
         optimizer.step()
     assert watch.step == 5
     assert isinstance(watch.table, pd.DataFrame)

@@ -46,7 +46,7 @@ def convert_somewhere(scheme: str, card: torch.device) -> dict[str, tuple[nn.Mod
         inputs = inputs_of(name, card)
         try:
             found[name] = nl.convert(make().to(card), scheme, *inputs), inputs
-        except nl.UnsupportedEditError:
+        except nl.errors.UnsupportedEditError:
             continue
     return found
 

@@ -1,4 +1,4 @@
-"""``normless completion``: the script for bash is read by bash, and completes."""
+"""``normless --completion``: the script for bash is read by bash, and completes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("",), {name.partition(".")[0] for name in COMMANDS}),
+        (("",), {name.partition(".")[0] for name in COMMANDS if name[0] != "-"}),
         (("sweep", ""), {"run", "status", "export", "retry", "prune"}),
         (("train", "--label-s"), {"--label-smoothing"}),
         (("train", "--device", ""), {"auto", "cpu", "cuda"}),

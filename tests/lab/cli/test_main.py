@@ -13,12 +13,12 @@ from jsonargparse import ArgumentParser
 from jsonschema import Draft202012Validator, ValidationError
 
 from normless.cli import main, print_json
-from normless.cli.commands import COMMANDS
+from normless.cli.commands import COMMANDS, is_task
 
 Capture = pytest.CaptureFixture[str]
 OF_PYTHON = re.compile(r"<class|\bnull\b|\bNone if\b|if None|type: |Optional\[|Literal\[|\bTrue\b|\bFalse\b|\['|\[\d")
 # Where an option that has a default can be off, and null is what says so.
-WRITTEN_NULL = {"train-text": "Off if null (default: 1.0)"}
+WRITTEN_NULL = {"train.text": "Off if null (default: 1.0)"}
 
 
 def test_help_imports_neither_torch_nor_pandas_nor_matplotlib() -> None:
@@ -36,19 +36,20 @@ def test_the_help_of_a_command(name: str, capsys: Capture, monkeypatch: pytest.M
     """It offers JSON, ends with an example, shows no types of Python, and has a text for each option."""
     monkeypatch.setenv("COLUMNS", "500")
     implementation = COMMANDS[name].implementation()
-    assert main([*name.split("."), "--help"]) == 0
+    words = name.replace(".", " --task " if is_task(name) else " ")
+    assert main([*words.split(), "--help"]) == 0
     printed = capsys.readouterr().out
     assert "--json" in printed
     if common := getattr(implementation, "COMMON", ()):
         assert len(printed.splitlines()) < 60, "a screen"
-        assert main([*name.split("."), "--help-all"]) == 0
+        assert main([*words.split(), "--help-all"]) == 0
         whole = capsys.readouterr().out
         flags = [re.findall(r"^  (--[\w-]+)", text, re.MULTILINE) for text in (printed, whole)]
-        assert {flag[2:].replace("-", "_") for flag in flags[0]} - {"help_all"} <= common
+        assert {flag[2:].replace("-", "_") for flag in flags[0]} - {"help_all", "task"} <= common
         assert {*flags[0]} < {*flags[1]}
         printed = whole
     assert printed.rstrip().endswith(f"example:\n  {COMMANDS[name].example}")
-    assert COMMANDS[name].example.startswith(f"normless {name.replace('.', ' ')} ")
+    assert COMMANDS[name].example.startswith(f"normless {words} ")
     written = WRITTEN_NULL.get(name, "")
     assert written in printed
     assert OF_PYTHON.search(printed.replace(written, "")) is None
@@ -69,7 +70,7 @@ def test_json_refuses_numbers_that_json_has_not(capsys: Capture) -> None:
 def test_the_published_schema_has_every_command_and_refuses_what_is_not_in_it() -> None:
     """The tests of the commands validate their real output by it."""
     Draft202012Validator.check_schema(SCHEMA)
-    assert {name.replace(".", "-") for name in COMMANDS} <= set(SCHEMA["$defs"])
+    assert {name.replace(".", "-").strip("-") for name in COMMANDS} <= set(SCHEMA["$defs"])
     exported = {"name": "s", "file": "s.csv", "rows": 3, "missing": 0}
     check_output("sweep export", exported)
     with pytest.raises(ValidationError, match="'further' was unexpected"):

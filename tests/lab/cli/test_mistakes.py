@@ -75,7 +75,7 @@ MISTAKES = [
     ("sweep run ''", "Expected a path as"),
     # Names of other libraries.
     ("inspect torchvision:resnt18", "torchvision has no model 'resnt18'. Did you mean resnet18?"),
-    ("train-text --model transformers:bret", "transformers has no kind of model 'bret'. Did you mean bert?"),
+    ("train --task text --model transformers:bret", "transformers has no kind of model 'bret'. Did you mean bert?"),
     ("convert torchvison:resnet18 --scheme none --out nowhere", "Did you mean torchvision?"),
 ]
 

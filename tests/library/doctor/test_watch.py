@@ -35,7 +35,7 @@ def test_a_watched_training_is_the_same_training() -> None:
     plain = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
     watched = copy.deepcopy(plain)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", nl.WatchWarning)
+        warnings.simplefilter("ignore", nl.doctor.WatchWarning)
         train(watched, 12, interval=2)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(1)
@@ -105,7 +105,7 @@ SAID: dict[str, tuple[Callable[[], nn.Module], int, int, Callable[[nn.Module], o
 @pytest.mark.parametrize("name", SAID)
 def test_what_is_said_and_of_which_layer(name: str) -> None:
     make, steps, step, change, said, finding = SAID[name]
-    with pytest.warns(nl.WatchWarning, match=f"(?s){said}"):
+    with pytest.warns(nl.doctor.WatchWarning, match=f"(?s){said}"):
         watch = train(make(), steps, before=at(step, change), loss="without" not in name)
     first = watch.findings[0]
     assert (first.kind, first.where, first.evidence["step"]) == finding
@@ -197,12 +197,14 @@ def test_a_compiled_network_is_watched_or_what_is_not_seen_is_said() -> None:
     watch, compiled = nl.watch(model), torch.compile(model, backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     compiled(batch()[0]).square().mean().backward()
-    with pytest.warns(nl.WatchWarning, match="no forward pass was seen; of a compiled network watch what torch"):
+    with pytest.warns(
+        nl.doctor.WatchWarning, match="no forward pass was seen; of a compiled network watch what torch"
+    ):
         optimizer.step()
     assert {"gradient", "update"} <= set(watch.table["quantity"])
 
 
-@pytest.mark.filterwarnings("ignore::normless.WatchWarning")
+@pytest.mark.filterwarnings("ignore::normless.doctor.WatchWarning")
 def test_optimizers_that_step_during_the_backward_pass() -> None:
     networks = []
     for is_watched in (False, True):

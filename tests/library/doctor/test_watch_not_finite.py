@@ -15,7 +15,7 @@ from watched import at, batch, mlp, train
 
 import normless as nl
 
-pytestmark = pytest.mark.filterwarnings("ignore::normless.WatchWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::normless.doctor.WatchWarning")
 
 
 class Switch(nn.Module):
@@ -71,7 +71,7 @@ def breaks(model: nn.Module) -> None:
     model[2].broken = True
 
 
-def the_finding(watch: nl.Watch) -> nl.Finding:
+def the_finding(watch: nl.doctor.Watch) -> nl.doctor.Finding:
     (found,) = (one for one in watch.findings if one.kind == "not_finite")
     return found
 

@@ -31,7 +31,7 @@ def train(
     before: Step = lambda *_: None,
     optimizer: torch.optim.Optimizer | None = None,
     loss: bool = True,
-) -> nl.Watch:
+) -> nl.doctor.Watch:
     """Return the watch of a training, by SGD with momentum if no optimizer is given."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     watch = nl.watch(model, interval)

@@ -207,7 +207,7 @@ def test_a_trained_network_of_variants_gets_its_batch_norms_back(scheme: str, tm
     nl.save(back, tmp_path, "normless:resnet_cifar(depth=8)", example_inputs=x)
     assert torch.equal(nl.load(tmp_path).eval()(x), back(x))
     for other in ("none", "ghost_batch_norm"):
-        with pytest.raises(nl.AlreadyConvertedError, match="only plain_batch_norm gives"):
+        with pytest.raises(nl.errors.AlreadyConvertedError, match="only plain_batch_norm gives"):
             nl.convert(net, other, x)
-    with pytest.raises(nl.AlreadyConvertedError, match="'group_norm'"):
+    with pytest.raises(nl.errors.AlreadyConvertedError, match="'group_norm'"):
         nl.convert(nl.convert(resnet_cifar(8), "group_norm", x), "plain_batch_norm", x)

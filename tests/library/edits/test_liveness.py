@@ -56,7 +56,7 @@ def test_a_function_that_saturates_where_branches_are_wide_open_is_not_dead() ->
     net = nl.convert(model, "skipinit(keep_scale=False)", X)
     net(X)[:, 0].sum().backward()
     assert net[13].f.weight.grad.any()  # type: ignore[union-attr]
-    with pytest.raises(nl.UnsupportedEditError, match="no longer have any gradient"):
+    with pytest.raises(nl.errors.UnsupportedEditError, match="no longer have any gradient"):
         nl.convert(model, "skipinit(alpha=1, keep_scale=False)", X)
 
 

@@ -49,7 +49,7 @@ def filled(network: nn.Module, std: float = 0.2) -> Any:
     return network
 
 
-def folded(model: nn.Module, x: Tensor) -> tuple[Any, nl.FoldReport]:
+def folded(model: nn.Module, x: Tensor) -> tuple[Any, nl.affine.FoldReport]:
     """The network folded, after the checks that hold for every one.
 
     In eval mode it gives what the original does, in train mode what the original with frozen norms does, and the
@@ -70,7 +70,7 @@ def folded(model: nn.Module, x: Tensor) -> tuple[Any, nl.FoldReport]:
     return new, report
 
 
-def fate(report: nl.FoldReport, path: str = "norm") -> str:
+def fate(report: nl.affine.FoldReport, path: str = "norm") -> str:
     """What the report says of one norm, without its name."""
     (found,) = (norm for norm in report.norms if norm.path == path)
     return str(found).removeprefix(f"{path}: ")

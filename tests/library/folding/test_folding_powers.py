@@ -121,7 +121,7 @@ def test_norms_beside_a_torchscript_child_are_folded_and_frozen(kind: str) -> No
     example = torch.randn(1, 6, 5, 4).double()
     net = scripted(torch.jit.script if kind == "scripted" else lambda inner: torch.jit.trace(inner, example))  # type: ignore[no-untyped-call]
     expected = net(IMAGES)
-    with pytest.warns(nl.EvaluationOnlyWarning, match="inner is TorchScript, whose norms stay"):
+    with pytest.warns(nl.errors.EvaluationOnlyWarning, match="inner is TorchScript, whose norms stay"):
         new, report = nl.fold(net, IMAGES)
     assert (fate(report), fate(report, "norm2")) == ("folded into layer before it", "folded into last before it")
     assert fate(report, "inner.2").startswith("kept: it is TorchScript")
@@ -138,7 +138,9 @@ def with_targets(m: Any, x: Tensor) -> Tensor:
 
 def test_a_network_that_needs_targets_in_training_is_folded_for_evaluation() -> None:
     net = Net(with_targets, layer=nn.Conv2d(4, 6, 3), norm=nn.BatchNorm2d(6)).eval()
-    with pytest.warns(nl.EvaluationOnlyWarning, match="in training cannot be followed.*targets should be passed"):
+    with pytest.warns(
+        nl.errors.EvaluationOnlyWarning, match="in training cannot be followed.*targets should be passed"
+    ):
         new, report = nl.fold(net, IMAGES)
     assert fate(report) == "folded into layer before it"
     torch.testing.assert_close(new(IMAGES), net(IMAGES), rtol=1e-10, atol=1e-10)

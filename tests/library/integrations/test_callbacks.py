@@ -44,7 +44,7 @@ def examples() -> list[dict[str, Tensor]]:
     return [{"x": torch.randn(6, generator=generator), "labels": torch.tensor(number % 3)} for number in range(32)]
 
 
-def trained(folder: Path, steps: int, resume: bool = False) -> tuple[nn.Module, nl.Removal]:
+def trained(folder: Path, steps: int, resume: bool = False) -> tuple[nn.Module, nl.affine.Removal]:
     """Train by the Trainer; its batches follow from the seed."""
     from normless.integrations import TrainerRemoval
 
@@ -71,7 +71,7 @@ def test_the_trainer_of_transformers_removes_norms_and_resumes(tmp_path: Path) -
     assert second.history == removal.history
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
     (tmp_path / "parts" / "checkpoint-6" / "removal.pt").unlink()
-    with pytest.raises(nl.RecipeError, match="the state of its removal is not in"):
+    with pytest.raises(nl.errors.RecipeError, match="the state of its removal is not in"):
         trained(tmp_path / "parts", 8, resume=True)
 
 

@@ -90,7 +90,7 @@ def test_a_network_of_ones_own_is_loaded_with_its_class_and_no_path_is_written(t
     assert str(Path(__file__).parents[2]) not in written
     assert str(tmp_path) not in written
     assert torch.equal(HubNetwork.from_pretrained(tmp_path, model=own).network(x), net(x))
-    with pytest.raises(nl.RecipeError, match="does not name the network"):
+    with pytest.raises(nl.errors.RecipeError, match="does not name the network"):
         HubNetwork.from_pretrained(tmp_path)
 
 
@@ -119,11 +119,11 @@ def test_nothing_that_a_downloaded_recipe_names_is_run(
     (tmp_path / "config.json").write_text(json.dumps({"model": SPEC, "network": 1, "scheme": "skipinit"}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(nl.RecipeError if setting == "forward" else nl.UntrustedCodeError):
+    with pytest.raises(nl.errors.RecipeError if setting == "forward" else nl.errors.UntrustedCodeError):
         HubNetwork.from_pretrained(tmp_path)
     assert not (tmp_path / "marker").exists()
 
 
 def test_a_network_that_a_file_defines_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(nl.RecipeError, match=r"The Hub would not have nets\.py"):
+    with pytest.raises(nl.errors.RecipeError, match=r"The Hub would not have nets\.py"):
         HubNetwork(converted(), "nets.py:net").save_pretrained(tmp_path)

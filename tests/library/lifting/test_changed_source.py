@@ -75,7 +75,9 @@ def change(module: Any, old: str, new: str) -> str:
 def test_changed_code_is_told(edit: str, module: Any) -> None:
     net = module.Net()
     text = change(module, *EDITS[edit])
-    with pytest.raises(nl.UnsupportedEditError, match=r"edited_network\.py changed since its forward was imported"):
+    with pytest.raises(
+        nl.errors.UnsupportedEditError, match=r"edited_network\.py changed since its forward was imported"
+    ):
         nl.convert(net, "skipinit", X)
     # As a person does who reads the message.
     Path(module.__file__).write_text(text)

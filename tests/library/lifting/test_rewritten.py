@@ -261,7 +261,7 @@ def test_the_sums_of_a_loop_are_modules_of_their_own() -> None:
         h = (h + second(h.tanh())) / 2
     close(net(X), model.norm(h))
     assert torch.isfinite(net(X, steps=2)).all()
-    with pytest.raises(nl.FixedArgumentError, match="that ran 3 times on the example inputs"):
+    with pytest.raises(nl.errors.FixedArgumentError, match="that ran 3 times on the example inputs"):
         net(X, steps=4)
     torch.compiler.reset()
     compiled: Any = torch.compile(net, backend="eager", fullgraph=True)

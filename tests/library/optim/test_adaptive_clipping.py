@@ -36,7 +36,7 @@ INF = float("inf")
 )
 def test_rows_are_clipped_each_by_its_own_norm(weight: Any, gradient: Any, clip: float, clipped: Any) -> None:
     p = parameter(weight, gradient)
-    nl.adaptive_gradient_clipping([p], clip)
+    nl.optim.adaptive_gradient_clipping([p], clip)
     torch.testing.assert_close(p.grad, torch.tensor(clipped), equal_nan=True)
 
 
@@ -54,7 +54,7 @@ def test_any_shape(shape: tuple[int, ...], seed: int, clip: float, eps: float, s
     p = nn.Parameter(torch.randn(shape, generator=draw, dtype=torch.float64))
     p.grad = size * torch.randn(shape, generator=draw, dtype=torch.float64)
     before = p.grad.clone()
-    nl.adaptive_gradient_clipping([p], clip, eps)
+    nl.optim.adaptive_gradient_clipping([p], clip, eps)
     for w, g, clipped in zip(units(p.detach()), units(before), units(p.grad), strict=True):
         limit = clip * max(w.square().sum().sqrt().item(), eps)
         norm = g.square().sum().sqrt().item()
@@ -63,7 +63,7 @@ def test_any_shape(shape: tuple[int, ...], seed: int, clip: float, eps: float, s
         if norm < limit:
             assert torch.equal(clipped, g)
     once = p.grad.clone()
-    nl.adaptive_gradient_clipping([p], clip, eps)
+    nl.optim.adaptive_gradient_clipping([p], clip, eps)
     torch.testing.assert_close(p.grad, once, rtol=1e-12, atol=0)
 
 

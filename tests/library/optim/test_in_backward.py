@@ -57,10 +57,10 @@ def test_weights_and_state_are_those_of_steps_after_the_pass(
     plain = network()
     other = deepcopy(plain)
     if recomputed:
-        nl.recompute_blocks(other)
+        nl.optim.recompute_blocks(other)
     optimizer, in_backward = build(plain.parameters()), build(other.parameters())
     groups = [list(group["params"]) for group in in_backward.param_groups]
-    nl.step_in_backward(in_backward)
+    nl.optim.step_in_backward(in_backward)
     for _ in range(2):
         trained(plain, optimizer)
         trained(other, in_backward)
@@ -77,7 +77,7 @@ def test_gradients_take_a_share_of_the_memory_until_it_is_closed() -> None:
     model = network("skipinit")
     parameters = list(model.parameters())
     optimizer = SGD(parameters, lr=0.01)
-    hooks = nl.step_in_backward(optimizer)
+    hooks = nl.optim.step_in_backward(optimizer)
     most = 0
 
     def count(_: torch.Tensor) -> None:

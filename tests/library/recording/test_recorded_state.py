@@ -178,7 +178,7 @@ def test_everything_is_as_before(name: str, end: str) -> None:
         assert nl.residual_map(net, x).depth == 1
     else:
         refused = end == "failed" or name == "backward"
-        with pytest.raises(nl.UnresolvedStructureError if refused else KeyboardInterrupt):
+        with pytest.raises(nl.errors.UnresolvedStructureError if refused else KeyboardInterrupt):
             nl.residual_map(net, x)
     assert frozen((net, x), {}) == before
     assert process() == others

@@ -85,7 +85,7 @@ def next_token(net: nn.Module, tokens: Tensor = TOKENS) -> Tensor:
 
 def train(
     net: nn.Module,
-    removal: nl.Removal,
+    removal: nl.affine.Removal,
     loss: Loss = next_token,
     optimizer: torch.optim.Optimizer | None = None,
     steps: Iterable[int] = range(200),
@@ -110,7 +110,9 @@ def relative(made: Tensor, expected: Tensor) -> float:
     return float(((made - expected).abs().max() / expected.abs().max()).detach())
 
 
-def folded(net: nn.Module, *inputs: Tensor, loss: Loss | None = None) -> tuple[Any, nl.FoldReport, nl.Removal]:
+def folded(
+    net: nn.Module, *inputs: Tensor, loss: Loss | None = None
+) -> tuple[Any, nl.affine.FoldReport, nl.affine.Removal]:
     """The network folded after all of its norms were removed; its outputs are the same."""
     removal = nl.remove_norms(net, *inputs, **QUICK)
     train(net, removal, loss or (lambda net: net(*inputs).square().mean()))
@@ -120,7 +122,7 @@ def folded(net: nn.Module, *inputs: Tensor, loss: Loss | None = None) -> tuple[A
     return made, report, removal
 
 
-def one_step(net: nn.Module, *inputs: Any, **options: Any) -> nl.Removal:
+def one_step(net: nn.Module, *inputs: Any, **options: Any) -> nl.affine.Removal:
     """A removal after one step of measuring."""
     removal = nl.remove_norms(net, *inputs, **QUICK, **options)
     removal.loss(net.train()(*inputs).sum())

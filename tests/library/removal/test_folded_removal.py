@@ -40,7 +40,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-def removed(name: str) -> tuple[Any, Any, nl.FoldReport]:
+def removed(name: str) -> tuple[Any, Any, nl.affine.FoldReport]:
     """A language model in evaluation whose norms are all frozen, and folded."""
     torch.manual_seed(0)
     net = with_random_affines(LanguageModel(**CASES[name][0]))

@@ -111,7 +111,7 @@ def test_the_first_token_has_its_own_constant_until_the_end() -> None:
     train(net, removal, lambda net: net(tokens).square().mean(), steps=range(4))
     norm = net.get_submodule(removal.frozen[0])
     assert norm.constant[0] > 2 * norm.constant[1]
-    with pytest.raises(nl.UnsupportedEditError, match="first token of a sequence by a constant of its own"):
+    with pytest.raises(nl.errors.UnsupportedEditError, match="first token of a sequence by a constant of its own"):
         nl.fold(net, TOKENS)
     train(net, removal, lambda net: net(tokens).square().mean())
     assert removal.done

@@ -97,7 +97,7 @@ def test_a_norm_that_is_set_aside_stays_a_norm(net: Any) -> None:
 
     train(net, removal, loss)
     assert (removal.done, removal.left) == (True, ("ln_f",))
-    with pytest.raises(nl.UnsupportedEditError, match=r"Not all norms .* ln_f \(set aside after 1 attempts\)"):
+    with pytest.raises(nl.errors.UnsupportedEditError, match=r"Not all norms .* ln_f \(set aside after 1 attempts\)"):
         removal.finish()
     folded, report = nl.fold(removal.finish(allow_partial=True).eval(), TOKENS)
     assert isinstance(folded.get_submodule("ln_f"), nn.LayerNorm)
@@ -106,7 +106,7 @@ def test_a_norm_that_is_set_aside_stays_a_norm(net: Any) -> None:
 
 
 def test_a_resumed_removal_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    def begin() -> tuple[Any, nl.Removal, torch.optim.Optimizer]:
+    def begin() -> tuple[Any, nl.affine.Removal, torch.optim.Optimizer]:
         torch.manual_seed(0)
         net = LanguageModel(nn.RMSNorm, tied=True)
         with torch.no_grad():
@@ -114,7 +114,7 @@ def test_a_resumed_removal_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         removal = nl.remove_norms(net, TOKENS, start=3, interval=2, tolerance=0.02)
         return net, removal, torch.optim.AdamW(net.parameters(), lr=1e-2)
 
-    def go(net: nn.Module, removal: nl.Removal, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    def go(net: nn.Module, removal: nl.affine.Removal, optimizer: torch.optim.Optimizer, steps: range) -> None:
         for step in steps:
             tokens = (TOKENS + step) % 20
             train(net, removal, lambda net, tokens=tokens: next_token(net, tokens), optimizer, range(1))  # type: ignore[misc]

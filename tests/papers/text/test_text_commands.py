@@ -1,4 +1,4 @@
-"""`normless train-translation`: what it prints and stores."""
+"""`normless train --task translation`: what it prints and stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAIRS = {
 
 def test_a_translation_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [word for name, value in PAIRS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    words = ["train-translation", *flags, "--out", str(tmp_path / "run")]
+    words = ["train", "--task", "translation", *flags, "--out", str(tmp_path / "run")]
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     check_output("train-translation", printed)

@@ -58,16 +58,16 @@ def fitted() -> Network:
     return net.eval()
 
 
-def kinds(report: nl.Health) -> list[str]:
+def kinds(report: nl.doctor.Health) -> list[str]:
     return [found.kind for found in report.findings]
 
 
-def row(report: nl.Health, layer: str) -> dict[str, Any]:
+def row(report: nl.doctor.Health, layer: str) -> dict[str, Any]:
     (found,) = report.table[report.table["layer"] == layer].to_dict("records")
     return {str(name): value for name, value in found.items()}
 
 
-def quick(net: nn.Module, batches: Any, **options: Any) -> nl.Health:
+def quick(net: nn.Module, batches: Any, **options: Any) -> nl.doctor.Health:
     return nl.diagnose_trained(net, batches, remove=False, **options)
 
 
