@@ -26,7 +26,7 @@ EFFORT = Effort(
     epochs=1,
     batch_size=16,
     crop=0,
-    rates=RateGrid((0.1, 0.2), None),
+    rates=RateGrid((0.1,), None),
     replicates=1,
     settings={"schedule": "constant", "weight_decay": 0.1, "precision": "64-true"},
     variants={"resnet_18": {"model": "normless:resnet(depth=18, channels=4)"}},

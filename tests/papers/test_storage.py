@@ -69,7 +69,7 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=6))
 def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     table = pd.DataFrame([row | {"text": f"t{row['text']}"} for row in rows])
@@ -91,11 +91,14 @@ def test_every_published_and_measured_row_is_there_once_and_in_order(printed: li
         assert (row["loss_published"], row["loss_measured"]) == pytest.approx(expected, nan_ok=True)
 
 
+EMPTY = '<svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="9pt" viewBox="0 0 9 9"></svg>'
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction" / "runs.parquet"
 
 
-def test_the_pages_say_what_the_committed_ones_do(tmp_path: Path) -> None:
-    """Of these the claims; date, machine and seconds of the checks are those of the rebuilding."""
+def test_the_pages_say_what_the_committed_ones_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of these the claims; figures are not drawn, and date, machine and seconds are those of the rebuilding."""
+    for name in ("save_svg", "save_png"):
+        monkeypatch.setattr(f"normless_lab.plots.{name}", lambda axes, path, **_: path.write_text(EMPTY))
     with rebuilt(COMMITTED) as folder:
         pages = write_pages_of(folder, tmp_path / "claims.html")
     for path in pages:

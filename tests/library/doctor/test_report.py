@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,6 +35,7 @@ findings = st.builds(
 )
 
 
+@settings(max_examples=25)
 @given(st.lists(findings, max_size=6), st.integers(1, 3))
 def test_a_diagnosis_fits_on_ten_lines(found: list[Finding], batches: int) -> None:
     diagnosis = Diagnosis(

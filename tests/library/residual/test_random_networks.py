@@ -118,7 +118,7 @@ def random_parents(draw: st.DrawFn) -> list[list[int]]:
 
 
 @given(random_parents(), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_dominators_and_operations_between_two_are_those_of_networkx(
     parents: list[list[int]], data: st.DataObject
 ) -> None:
