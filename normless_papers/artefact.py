@@ -82,7 +82,7 @@ class Artefact:
             raise MissingRunsError(f"{absent} runs of {self.published.id} are missing.")
         return found
 
-    def __call__(self, context: Context, runs: Mapping[str, Runs], **changes: Any) -> Evidence:
+    def __call__(self, context: Context, runs: Mapping[str, Runs], /, **changes: Any) -> Evidence:
         """Call the function with its runs and the settings of the context's budget, some of them changed."""
         settings = {**self.settings[context.budget], **changes}
         if self.trains is None:

@@ -19,10 +19,14 @@ def conv(inputs: int = WIDTH, outputs: int = WIDTH, stride: int = 1) -> nn.Conv2
 class Block(nn.Module):
     """x + norm(conv(relu(norm(conv(x))))), its convolutions wrapped."""
 
-    def __init__(self, wrap: Callable[[nn.Conv2d], nn.Module] = lambda layer: layer) -> None:
+    def __init__(
+        self,
+        wrap: Callable[[nn.Conv2d], nn.Module] = lambda layer: layer,
+        norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+    ) -> None:
         super().__init__()
         self.conv1, self.conv2 = wrap(conv()), wrap(conv())
-        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+        self.norm1, self.norm2 = norm(WIDTH), norm(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
@@ -57,10 +61,10 @@ class RectifiedBlock(Block):
 class Trunk(nn.Module):
     """A stem with its norm, rectified blocks, and the mean over positions."""
 
-    def __init__(self, blocks: int = 2) -> None:
+    def __init__(self, blocks: int = 2, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> None:
         super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, WIDTH, 3), nn.BatchNorm2d(WIDTH)
-        self.blocks = nn.Sequential(*(RectifiedBlock() for _ in range(blocks)))
+        self.stem, self.norm = nn.Conv2d(3, WIDTH, 3), norm(WIDTH)
+        self.blocks = nn.Sequential(*(RectifiedBlock(norm=norm) for _ in range(blocks)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))

@@ -220,7 +220,7 @@ SCHEMES = {
 @artefact(ID, basis="formula", checks=lambda facts: facts.checks(published_as(ID).quantities["drop_probability"]))
 def regularized(context: Context, *, depth: Network[int], width: Network[int], draws: Seeds[int]) -> Evidence:
     with seeded(context.seed):
-        facts = regularized_facts("regularized_skipinit", depth, width, draws, SCHEMES, _differs_by_dropout)
+        facts = regularized_facts("zeroinit", depth, width, draws, SCHEMES, _differs_by_dropout)
     rows = [("drop_probability", name, share.mean) for name, share in facts.shares.items()]
     rows.append(("keep_prob_in_code", "imagenet", 1 - facts.shares["imagenet"].mean))
     published = pd.DataFrame(rows, columns=["quantity", "of", "value"])

@@ -42,6 +42,8 @@ COMPUTED: dict[str, Callable[[nn.Module], object]] = {
     "spectral norm": spectral_norm,
     "pruned twice": pruned_twice,
     "parametrized": parametrizations.spectral_norm,
+    "parametrized weight norm": parametrizations.weight_norm,
+    "orthogonal": parametrizations.orthogonal,
 }
 
 

@@ -100,7 +100,7 @@ def test_a_process_may_be_killed_at_any_time_and_again(tmp_path: Path) -> None:
         folder.mkdir()
         for text in "12":
             write(folder, text)
-        for text in "345":
+        for text in "34":
             was_killed = killed_before(number, folder, lambda folder=folder, text=text: write(folder, text))  # type: ignore[misc]
             assert texts(folder)
         number += 1

@@ -1,10 +1,14 @@
-"""What a saved network is besides its weights comes back, or saving it is refused with the module and the reason."""
+"""What a saved network is besides its weights, remarks and code included, comes back, or saving it is refused."""
 
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import shutil
+import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.cli import main
+from normless.models import resnet_cifar
 from normless.models.spec import build_model
 
 MINE = """
@@ -213,3 +218,68 @@ def test_convert_asks_before_it_overwrites(tmp_path: Path, capsys: pytest.Captur
     assert [path.name for path in (tmp_path / "net").iterdir()] == ["mine.txt"]
     assert main([*words, "--overwrite"]) == 0
     assert len(list((tmp_path / "net").iterdir())) == 3
+
+
+CODE = (
+    "from helper import width\nfrom normless.models import dense\nfrom normless.schemes import skipinit\n"
+    "def net():\n    return dense(depth=2, width=width, in_features=4)\n"
+    "def own():\n    return skipinit()\n"
+)
+PLAIN_TEXT = "normless:dense(depth=2, width=8, in_features=4)"
+VECTORS = torch.ones(2, 4)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "helper.py").write_text("width = 8\n")
+    (tmp_path / "mine.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize(("model", "scheme"), [("mine.py:net", "skipinit"), (PLAIN_TEXT, "mine.py:own")])
+@pytest.mark.parametrize("changes", ["mine.py", "helper.py"])
+def test_changed_code_is_told(model: str, scheme: str, changes: str, mine: Path) -> None:
+    nl.save(nl.convert(build_model(model), scheme, VECTORS), "net", model)
+    assert "/" not in json.loads(Path("net/recipe.json").read_text())["code"].popitem()[0].removeprefix("../")
+    with warnings.catch_warnings(action="error"):
+        nl.load("net")
+    mine.with_name(changes).write_text(mine.with_name(changes).read_text() + "# changed\n")
+    with pytest.warns(nl.errors.ChangedCodeWarning, match=r"mine\.py changed since the network in net was saved"):
+        nl.load("net")
+
+
+def test_recipes_of_an_earlier_version_are_read(mine: Path) -> None:
+    nl.save(nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS), "net", PLAIN_TEXT)
+    recipe = Path("net/recipe.json")
+    values = json.loads(recipe.read_text())
+    assert values.pop("code") == {}
+    recipe.write_text(json.dumps(values | {"format": 2}))
+    nl.load("net")
+
+
+SMALL_IMAGES = torch.randn(2, 3, 8, 8)
+
+
+def test_a_converted_network_says_what_was_done(tmp_path: Path) -> None:
+    model = resnet_cifar(8)
+    net = nl.convert(model, "fixup", SMALL_IMAGES)
+    said: Any = net.normless
+    assert said.plan == nl.plan(model, "fixup", SMALL_IMAGES)
+    for text in ("fixup", f"{said.date:%Y-%m-%d}", str(said.plan[0])):
+        assert text in str(said)
+    assert len(repr(said)) < 100
+    assert deepcopy(net).normless == pickle.loads(pickle.dumps(net)).normless == said
+    assert not hasattr(model, "normless")
+    nl.save(net, tmp_path)
+    loaded: Any = nl.load(tmp_path, model)
+    assert loaded.normless.plan == said.plan
+
+
+def test_saved_files_have_the_permissions_of_new_files(tmp_path: Path) -> None:
+    before, mask = os.umask(0o027), 0o027
+    try:
+        files = nl.save(nl.convert(resnet_cifar(8), "skipinit", SMALL_IMAGES), tmp_path)
+    finally:
+        os.umask(before)
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o666 & ~mask] * 2

@@ -1,4 +1,4 @@
-"""A conversion is whole or refused: no norm runs on unseen, in either mode, and every sum is accounted for."""
+"""A conversion is whole or refused: no norm runs on unseen, every sum is accounted for, as often as it runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from gallery.odd import Autocast, Checkpointed, NoGrad
-from streams_of_networks import WIDTH, Block, Network
+from gallery import ROWS
+from gallery.odd import Autocast, Checkpointed, NoGrad, in_sequence
+from streams_of_networks import IMAGES, WIDTH, Block, Network, conv
 from torch import Tensor, nn
+from written_networks import Written
 
 import normless as nl
+from normless.errors import EvaluationOnlyWarning
 
-IMAGES = torch.randn(4, 3, 8, 8)
 close = torch.testing.assert_close
 
 
@@ -97,3 +99,45 @@ def test_half_a_conversion_is_refused_unless_it_is_asked_for(block: Callable[[],
     net: Any = nl.convert(model, "skipinit", IMAGES, allow_partial=True)
     assert isinstance(net.blocks[1].norm1, nn.Identity)
     assert torch.isfinite(net(IMAGES)).all()
+
+
+def test_a_block_that_runs_three_times_counts_three_times() -> None:
+    model, (x,) = ROWS["Tied"].network(), ROWS["Tied"].example()[0]
+    net = nl.convert(model, "skipinit(alpha=1/sqrt(L), keep_scale=False)", x)
+    assert net.blocks[0].conv2.get_parameter("multiplier").item() == pytest.approx(3**-0.5)
+    block, h = model.blocks[0], model.stem(x)
+    for _ in range(3):
+        h = h + 3**-0.5 * block.conv2(F.relu(block.conv1(h)))
+    torch.testing.assert_close(net(x), model.head(h.mean((2, 3))))
+
+
+def joined(m: Any, x: Tensor) -> Tensor:
+    """x + cat(f(x), relu(g(x))) of 3 and 5 channels."""
+    h = torch.relu(m.norm(m.stem(x)))
+    return x + torch.cat([m.f(h), m.g(h).relu()], 1)
+
+
+def test_a_branch_that_ends_in_a_concatenation_with_a_relu_is_refused_by_fixup() -> None:
+    """Of a ReLU after a weight of zero the slope is zero, so that Fixup would end the training of g."""
+    parts = {"stem": conv(), "norm": nn.BatchNorm2d(WIDTH), "f": conv(outputs=3), "g": conv(outputs=WIDTH - 3)}
+    flat = in_sequence(Written(joined, **parts))
+    with pytest.raises(nl.errors.UnsupportedEditError, match=r"1\.g\.weight.*never get a gradient"):
+        nl.convert(flat, "fixup", IMAGES)
+    assert nl.convert(flat, "skipinit", IMAGES) is not None
+    with pytest.raises(
+        nl.errors.UnsupportedEditError, match="1: its branch ends in several weight layers side by side"
+    ):
+        nl.convert(ROWS["joined_branches"].network(), "layer_scale", IMAGES)
+
+
+def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:
+    class Targets(Network):
+        def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
+            logits = super().forward(x)
+            return logits if not self.training else nn.functional.cross_entropy(logits, target)  # type: ignore[arg-type]
+
+    images = torch.randn(2, 3, 8, 8)
+    said = "The conversion is verified in evaluation only.*in training mode"
+    with pytest.warns(EvaluationOnlyWarning, match=said) as warned:
+        nl.convert(Targets(), "skipinit", images)
+    assert [warning.filename for warning in warned] == [__file__]

@@ -1,4 +1,4 @@
-"""What training artefacts ask for: the published numbers of runs, shared between artefacts.
+"""What training artefacts ask for: the published numbers of runs, shared between artefacts, and their distance.
 
 What trainings have at the paper's budget else stands on the page of protocols, beside the words of the texts.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from normless_lab.sweeps import RateGrid
-from normless_papers.artefact import Budget
+from normless_papers.artefact import Budget, artefact_of, artefacts
 from normless_papers.budgets import BUDGETS
+from normless_papers.distance import Distance, distance_of
 from normless_papers.experiments.de_smith import rates_at
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.protocol import asked_by
@@ -92,3 +94,28 @@ def test_on_imagenet_fixups_scalars_have_a_tenth_of_the_rate(name: str) -> None:
     configs = [asked.config.to_dict() for asked in asked_by(name)]
     assert {config["scheme"] for config in configs if config["scalar_rate_scale"] != 1} == {"fixup"}
     assert {config["scalar_rate_scale"] for config in configs} == {0.1, 1.0}
+
+
+EFFORT = Effort("cifar10", "normless:resnet_cifar(depth=110)", epochs=164, replicates=5, best=5)
+PAPER: dict[str, Any] = {"effort": EFFORT, "depths": (16, 100, 1000)}
+DEPTHS = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") for depth in (16, 100, 1000))}
+
+
+def at(own: Any, paper: Any = PAPER) -> Distance:
+    """The distance of an artefact whose settings decide a number of depths."""
+    return distance_of(artefact_of("skipinit/skipinit"), "small", settings={"small": own, "paper": paper})
+
+
+def test_fewer_depths_are_the_same_kind_and_other_depths_are_not() -> None:
+    fewer, shallower = (at(PAPER | {"depths": depths}) for depths in ((16, 100), (16, 40)))
+    assert fewer.network
+    assert (fewer.of_same_kind, shallower.of_same_kind) == (True, False)
+    distance = at({"efforts": DEPTHS["efforts"][1:]}, DEPTHS)
+    assert (distance.network, distance.of_same_kind) == ("without dense(depth=16)", True)
+
+
+def test_every_artefact_has_a_distance_and_none_from_its_own_set_up() -> None:
+    for name, artefact in artefacts().items():
+        distances = {budget: distance_of(artefact, budget) for budget in BUDGETS}
+        assert all(distance.known for distance in distances.values()), name
+        assert distances["paper"] == Distance(), name

@@ -1,7 +1,9 @@
-"""Carrying out artefacts, by a function and by the command: what is kept; nothing is done twice."""
+"""Artefacts, ours and those of a sixth paper, by a function and by the command: what is kept and not done twice."""
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,14 @@ import torch
 from papers_helpers import figure
 
 from normless.cli import main
-from normless_papers.artefact import Artefact, Context, Evidence
+from normless_papers.artefact import Artefact, Context, Evidence, artefact_of, artefacts
+from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.claims import check
-from normless_papers.published import published, published_as
+from normless_papers.pages.site import write_pages_of
+from normless_papers.published import UnknownArtefactError, published, published_as
 from normless_papers.results import reproduce as module
 from normless_papers.results.reproduce import reproduce
-from normless_papers.results.reproduction import folder_of, load
+from normless_papers.results.reproduction import folder_of, load, plain
 
 NAME = "fixup/equation-1"
 Function = Callable[..., Evidence]
@@ -145,3 +149,59 @@ def test_mistakes_are_told_in_a_sentence(
     assert main(words.split()) == 2
     assert problem in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_settings_fit_their_functions(budget: Budget) -> None:
+    for artefact in artefacts().values():
+        settings = artefact.settings[budget]
+        runs = () if artefact.trains is None else (None,)
+        inspect.signature(artefact.function).bind(None, *runs, **settings)
+        assert plain(plain(settings)) == plain(settings)
+
+
+FILE = '''
+import pandas as pd
+import torch
+
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, over_draws, within
+from normless_papers.networks.seeded_inputs import seeded
+
+def _checks(mean: Estimate) -> list[Check]:
+    return [within("The mean of N(0, 1) is 0, to 0.1.", mean, -0.1, 0.1)]
+
+
+@artefact("{id}", basis="measurement", checks=_checks)
+def mean(context: Context, *, draws: int) -> Evidence:
+    """The mean of normal numbers."""
+    with seeded(context.seed):
+        found = over_draws(torch.randn(draws).tolist())
+    table = pd.DataFrame([{{"quantity": "mean", "value": found.mean}}])
+    return Evidence(table, found, {{"draws": draws}}, on=("quantity",))
+
+
+def plain() -> int:
+    return 0
+'''
+ENTRY = {
+    "claim": "The mean is 0.",
+    "title": "A lemma",
+    "published": {"mean": 0.0},
+    "budgets": {"smoke": {"draws": 4000}, "small": {"draws": 10}, "paper": {"draws": 10}},
+}
+
+
+def test_an_artefact_of_a_sixth_paper_takes_two_files(tmp_path: Path) -> None:
+    """It is reproduced, stored and shown as those of the five."""
+    out, name, path = tmp_path / "out", f"gauss/{tmp_path.name}", tmp_path / "lemma.py"
+    path.write_text(FILE.format(id=name))
+    path.with_suffix(".yaml").write_text(json.dumps({name: ENTRY}))
+    result = reproduce(f"{path}:mean", out=out)
+    assert (result.error, result.id, result.verdict, result.basis) == ("", name, "reproduced", "measurement")
+    assert result.beside["value_published"].tolist() == [0.0]
+    assert name in write_pages_of(out)[1].read_text("utf-8")
+    # Once its file has been read, its id finds it as well.
+    assert reproduce(name, out=out).to_dict() == result.to_dict()
+    with pytest.raises(UnknownArtefactError, match=r"put @artefact\(...\) above"):
+        artefact_of(f"{path}:plain")

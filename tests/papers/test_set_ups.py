@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from normless import convert
 from normless.models import resnet_cifar, wide_resnet
-from normless.models.spec import build_model
 from normless.schemes import SCHEMES
 from normless_lab.sweeps import without_kept_scale
-from normless_papers.experiments.de_smith import METHODS, RESNET_V1, built_wide_resnet
+from normless_papers.experiments.de_smith import METHODS, built_wide_resnet
 from normless_papers.networks.seeded_inputs import convert as convert_as_published
 
 
 def layers(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
     return {name: module for name, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
-
-
-def strides(network: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: layer.stride for name, layer in layers(network).items() if isinstance(layer, nn.Conv2d)}
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if without_kept_scale(name) != name])
@@ -50,10 +44,3 @@ def test_biases_are_on_every_layer_or_on_none(method: str) -> None:
         assert bias is not None
         assert bias.shape == (len(layer.weight),)
         assert not bias.any()
-
-
-def test_resnet_v1_has_the_originals_strides() -> None:
-    network, theirs = build_model(RESNET_V1), torchvision.models.resnet50()
-    for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
-        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    assert strides(network) == strides(theirs)

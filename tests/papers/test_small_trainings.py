@@ -17,7 +17,7 @@ BJORCK = Effort(
     model="normless:resnet_cifar(depth=8)",
     epochs=2,
     batch_size=64,
-    rates=RateGrid((0.01, 0.1), None),
+    rates=RateGrid((0.1,), None),
     settings={"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"},
     variants={
         "low": {"rate": 0.01, "epochs": 4},

@@ -1,9 +1,10 @@
-"""Results are stored whole or not at all, come back the same, and stand beside the published numbers."""
+"""Results are stored whole or not at all, come back the same, and the committed rows make the committed pages."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from papers_helpers import figure, result_of
 
+from normless_papers.artefact import MissingRunsError
 from normless_papers.evidence import beside
+from normless_papers.pages.headline import headlines
+from normless_papers.pages.site import write_pages_of
 from normless_papers.results.reproduction import Reproduction, ResultError, load, save, table_from_dict, table_to_dict
+from normless_papers.results.run_file import rebuilt
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 CELLS = {"number": NUMBERS, "text": st.text(st.characters(codec="utf-8"), min_size=1), "whole": st.integers(-9, 9)}
@@ -64,7 +69,7 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=6))
 def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     table = pd.DataFrame([row | {"text": f"t{row['text']}"} for row in rows])
@@ -84,3 +89,45 @@ def test_every_published_and_measured_row_is_there_once_and_in_order(printed: li
         depth = int(row["depth"])
         expected = depth + 0.5 if depth in printed else math.nan, depth + 0.25 if depth in found else math.nan
         assert (row["loss_published"], row["loss_measured"]) == pytest.approx(expected, nan_ok=True)
+
+
+EMPTY = '<svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="9pt" viewBox="0 0 9 9"></svg>'
+COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction" / "runs.parquet"
+
+
+def test_the_pages_say_what_the_committed_ones_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of these the claims; figures are not drawn, and date, machine and seconds are those of the rebuilding."""
+    for name in ("save_svg", "save_png"):
+        monkeypatch.setattr(f"normless_lab.plots.{name}", lambda axes, path, **_: path.write_text(EMPTY))
+    with rebuilt(COMMITTED) as folder:
+        pages = write_pages_of(folder, tmp_path / "claims.html")
+    for path in pages:
+        assert _claims(path) == _claims(COMMITTED.with_name(path.name))
+    assert sum(len(_claims(path)) for path in pages[1:]) == len(headlines())
+
+
+def _claims(path: Path) -> list[str]:
+    """The claims on a page, without their figures."""
+    text = re.sub(r"<svg.*?</svg>|<img[^>]*>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(
+        r'<section class="headline".*?</section>|<table class="summary claims">.*?</table>', text, re.DOTALL
+    )
+
+
+def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
+    table = pd.read_parquet(COMMITTED)
+    table[table["kind"] == "artefact"].to_parquet(tmp_path / "none.parquet")
+    with (
+        pytest.raises(MissingRunsError, match="runs of skipinit/table-1 are missing"),
+        rebuilt(tmp_path / "none.parquet"),
+    ):
+        pass
+
+
+def test_a_changed_number_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "runs.parquet"
+    table = pd.read_parquet(COMMITTED)
+    table.loc[0, "seconds"] += 1e-9
+    table.to_parquet(file)
+    with pytest.raises(ResultError, match="damaged after it was written"), rebuilt(file):
+        pass

@@ -1,14 +1,25 @@
-"""The pages of verdicts, of silences and of protocols: their rows, and that the committed ones are current."""
+"""Verdicts, silences, protocols and headline claims: their rows and checks; the committed pages are current."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 from papers_helpers import result_of
+from papers_runs import End, evidence_of
 from worlds import checks_of
 
+from normless_papers.claims import Check, Verdict
 from normless_papers.distance import Distance
+from normless_papers.pages.headline import (
+    Decided,
+    Headline,
+    headline_artefacts,
+    headlines,
+)
 from normless_papers.pages.silent import effects, section_of, silences, trained
 from normless_papers.pages.verdicts import verdicts_page
 from normless_papers.published import PAPERS, published
@@ -46,3 +57,54 @@ def test_the_page_of_protocols_is_that_of_the_code_and_every_training_has_senten
     assert section_of(paper) in page
     assert effects() in page
     assert [name for name in trained(paper) if not published()[name].protocol] == []
+
+
+# Measured on networks, not decided by runs that can be made up: the committed file has their checks.
+MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
+CLAIM = Headline("It trains.", "94 %", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not")
+PRESENT = Check("The control is at its plateau.", "holds", {"control": 93.0}, "premise")
+AS_PRINTED = Distance()
+ABSENT = replace(PRESENT, verdict="inconclusive")
+
+
+def check(verdict: Verdict) -> Check:
+    return Check("Fixup trains.", verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
+
+
+def decided(
+    *verdicts: Verdict, missing: Sequence[str] = (), distance: Distance = AS_PRINTED, premise: Check = PRESENT
+) -> Decided:
+    checks = list(map(check, verdicts))
+    results = [result_of("fixup/table-1", "gpu", checks=(*checks, premise), distance=distance)] if verdicts else []
+    return Decided(CLAIM, results, checks, missing)
+
+
+@pytest.mark.parametrize("name", [name for name in headline_artefacts() if name not in MEASURED])
+def test_every_named_check_exists(name: str) -> None:
+    checks = evidence_of(name, lambda *_: End(90.0, bleu=30.0), "small").checks
+    for headline in headlines():
+        for start in headline.checks.get(name, ()):
+            named = [check for check in checks if fnmatchcase(check.claim, f"{start}*")]
+            assert named, start
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "missing", "outcome"),
+    [
+        (("holds", "holds"), (), "reproduced"),
+        (("holds", "fails", "inconclusive"), ("fixup/figure-3",), "contradicted"),
+        (("holds", "inconclusive"), (), "not seen here"),
+        (("holds",), ("fixup/figure-3",), "not seen here"),
+        ((), ("fixup/table-1",), "not run"),
+    ],
+)
+def test_a_claim_is_contradicted_by_one_check_and_reproduced_by_all(
+    verdicts: tuple[Verdict, ...], missing: tuple[str, ...], outcome: str
+) -> None:
+    assert decided(*verdicts, missing=missing).outcome == outcome
+
+
+def test_without_the_phenomenon_in_the_control_nothing_is_contradicted() -> None:
+    assert decided("fails").outcome == "contradicted"
+    assert decided("fails", premise=ABSENT).outcome == "not seen here"
+    assert decided("fails", distance=Distance(length="30 epochs instead of 164")).outcome == "contradicted"

@@ -1,8 +1,8 @@
-"""Converted networks against the networks a researcher writes by hand from the papers, scalars elementwise."""
+"""Converted networks against forward passes that a researcher writes by hand from the papers, scalars elementwise."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -13,179 +13,78 @@ from torch.nn import functional as F
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
 
-
-def scalar(value: float = 0.0) -> nn.Parameter:
-    return nn.Parameter(torch.tensor([value]))
-
-
-def conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+Weights = dict[str, Tensor]
+ZERO = torch.zeros(1, dtype=torch.float64)
 
 
-class FixupBasicBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.stride, self.missing = stride, outputs - inputs
-        self.bias1a, self.bias1b, self.bias2a, self.bias2b = scalar(), scalar(), scalar(), scalar()
-        self.conv1 = conv3(inputs, outputs, stride)
-        self.conv2 = conv3(outputs, outputs)
-        self.scale = scalar(1.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.conv1(x + self.bias1a)
-        out = F.relu(out + self.bias1b)
-        out = self.conv2(out + self.bias2a)
-        out = out * self.scale + self.bias2b
-        if self.stride != 1:
-            zeros = x.new_zeros(x.shape[0], self.missing // 2, out.shape[2], out.shape[3])
-            x = torch.cat([zeros, x[:, :, ::2, ::2], zeros], dim=1)
-        return F.relu(out + x)
+def convolved(w: Weights, name: str, x: Tensor, stride: int = 1) -> Tensor:
+    weight = w[f"{name}.weight"]
+    return F.conv2d(x, weight, w.get(f"{name}.bias"), stride, padding=weight.shape[-1] // 2)
 
 
-class FixupResNet(nn.Module):
+def blocks_of(w: Weights) -> list[Weights]:
+    """The parameters of each block, by their names inside it."""
+    blocks: dict[int, Weights] = {}
+    for name, one in w.items():
+        if name.startswith("blocks."):
+            _, at, own = name.split(".", 2)
+            blocks.setdefault(int(at), {})[own] = one
+    return [blocks[at] for at in sorted(blocks)]
+
+
+def classified(w: Weights, x: Tensor) -> Tensor:
+    features = x.mean((2, 3)) + w.get("classifier.input_bias", ZERO)
+    return F.linear(features, w["classifier.weight"], w["classifier.bias"])
+
+
+def fixup_resnet(w: Weights, x: Tensor) -> Tensor:
     """Fixup ResNet-V1 for CIFAR (Zhang et al., figure 1 right and appendix)."""
+    x = F.relu(convolved(w, "stem", x) + w["relu.input_bias"])
+    for b in blocks_of(w):
+        missing = len(b["conv1.weight"]) - x.shape[1]
+        stride = 2 if missing else 1
+        out = F.relu(convolved(b, "conv1", x + b["conv1.input_bias"], stride) + b["relu1.input_bias"])
+        out = convolved(b, "conv2", out + b["relu1.output_bias"]) * b["conv2.multiplier"] + b["relu2.input_bias"]
+        if missing:
+            zeros = x.new_zeros(len(x), missing // 2, *out.shape[2:])
+            x = torch.cat([zeros, x[:, :, ::2, ::2], zeros], dim=1)
+        x = F.relu(out + x)
+    return classified(w, x)
 
-    def __init__(self, blocks: int, in_channels: int) -> None:
-        super().__init__()
-        self.conv1, self.bias1 = conv3(in_channels, 16), scalar()
-        widths = [16] * blocks + [32] * blocks + [64] * blocks
-        self.blocks = nn.ModuleList(
-            FixupBasicBlock(before, after, 1 if before == after else 2)
-            for before, after in zip([16, *widths], widths, strict=False)
+
+def wide(w: Weights, x: Tensor) -> Tensor:
+    """A wide ResNet by SkipInit, by Fixup with scalar biases, by ZeroInit with a bias per channel of convolutions."""
+    blocks, x = blocks_of(w), convolved(w, "stem", x)
+    for at, b in enumerate(blocks):
+        stride = 2 if at in (len(blocks) // 3, 2 * len(blocks) // 3) else 1
+        before, after = (
+            [b.get(f"relu{place}.{side}_bias", ZERO) for place in (1, 2)] for side in ("input", "output")
         )
-        self.bias2, self.fc = scalar(), nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.conv1(x) + self.bias1)
-        for block in self.blocks:
-            out = block(out)
-        return self.fc(out.mean(dim=(2, 3)) + self.bias2)
+        out = F.relu(x + before[0]) + after[0]
+        skip = convolved(b, "shortcut", out, stride) if "shortcut.weight" in b else x
+        out = F.relu(convolved(b, "conv1", out, stride) + before[1]) + after[1]
+        x = skip + convolved(b, "conv2", out) * b["conv2.multiplier"]
+    return classified(w, F.relu(x + w.get("relu.input_bias", ZERO)))
 
 
-class SkipInitWideBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = conv3(inputs, outputs, stride), conv3(outputs, outputs)
-        self.alpha = scalar()
-        projects = inputs != outputs or stride != 1
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False) if projects else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(x)
-        skip = x if self.shortcut is None else self.shortcut(out)
-        return skip + self.alpha * self.conv2(F.relu(self.conv1(out)))
-
-
-class FixupWideBlock(SkipInitWideBlock):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__(inputs, outputs, stride)
-        self.bias1a, self.bias1b, self.bias2a, self.bias2b = scalar(), scalar(), scalar(), scalar()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(x + self.bias1a) + self.bias1b
-        skip = x if self.shortcut is None else self.shortcut(out)
-        out = F.relu(self.conv1(out) + self.bias2a) + self.bias2b
-        return skip + self.conv2(out) * self.alpha
-
-
-class ZeroInitWideBlock(SkipInitWideBlock):
-    """SkipInit with a bias per channel on every convolution, the multiplier behind the last one's bias."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__(inputs, outputs, stride)
-        for layer in (self.conv1, self.conv2, self.shortcut):
-            if layer is not None:
-                layer.bias = nn.Parameter(torch.zeros(outputs))
-
-
-class WideResNet(nn.Module):
-    def __init__(self, kind: type[nn.Module], blocks: int, width: int, in_channels: int) -> None:
-        super().__init__()
-        widths = [16 * width] * blocks + [32 * width] * blocks + [64 * width] * blocks
-        strides = ([1] + [1] * (blocks - 1)) + ([2] + [1] * (blocks - 1)) * 2
-        self.conv = conv3(in_channels, 16)
-        if kind is ZeroInitWideBlock:
-            self.conv.bias = nn.Parameter(torch.zeros(16))
-        self.blocks = nn.ModuleList(
-            kind(before, after, stride) for before, after, stride in zip([16, *widths], widths, strides, strict=False)
-        )
-        self.fixup = kind is FixupWideBlock
-        if self.fixup:
-            self.bias1, self.bias2 = scalar(), scalar()
-        self.fc = nn.Linear(64 * width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.conv(x)
-        for block in self.blocks:
-            out = block(out)
-        out = F.relu(out + self.bias1 if self.fixup else out).mean(dim=(2, 3))
-        return self.fc(out + self.bias2 if self.fixup else out)
-
-
-# The hand-written network's parameter names and the converted network's.
-ENDS = {"bias1": "relu.input_bias", "bias2": "classifier.input_bias"}
-OUTSIDE = {
-    "resnet": {"conv1.weight": "stem.weight", **ENDS},
-    "wide": {"conv.weight": "stem.weight", "conv.bias": "stem.bias", **ENDS},
-}
-INSIDE = {
-    "resnet": "bias1a conv1.input_bias bias1b relu1.input_bias bias2a relu1.output_bias bias2b relu2.input_bias "
-    "scale conv2.multiplier",
-    "wide": "bias1a relu1.input_bias bias1b relu1.output_bias bias2a relu2.input_bias bias2b relu2.output_bias "
-    "alpha conv2.multiplier",
-}
-
-CASES: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], nn.Module], str, int]] = {
+# The forward pass by hand, the network, the scheme, its input channels, and how many parameters have which last name
+# beside the weights.
+CASES: dict[str, tuple[Callable[[Weights, Tensor], Tensor], Callable[[], nn.Module], str, int, dict[str, int]]] = {
     "fixup resnet 14 gray": (
-        "resnet", lambda: FixupResNet(2, 1), lambda: resnet_cifar(14, in_channels=1), "fixup", 1
+        fixup_resnet, lambda: resnet_cifar(14, in_channels=1), "fixup", 1,
+        {"multiplier": 6, "input_bias": 3 * 6 + 2, "output_bias": 6, "bias": 1},
     ),
     "fixup wide 10-2": (
-        "wide", lambda: WideResNet(FixupWideBlock, 1, 2, 3), lambda: wide_resnet(10, 2), "fixup", 3
+        wide, lambda: wide_resnet(10, 2), "fixup", 3,
+        {"multiplier": 3, "input_bias": 2 * 3 + 2, "output_bias": 2 * 3, "bias": 1},
     ),
     "skipinit wide 16-1 gray": (
-        "wide",
-        lambda: WideResNet(SkipInitWideBlock, 2, 1, 1),
-        lambda: wide_resnet(16, 1, in_channels=1),
-        "skipinit(alpha=1)",
-        1,
+        wide, lambda: wide_resnet(16, 1, in_channels=1), "skipinit(alpha=1)", 1, {"multiplier": 6, "bias": 1},
     ),
     "zeroinit wide 16-1": (
-        "wide",
-        lambda: WideResNet(ZeroInitWideBlock, 2, 1, 3),
-        lambda: wide_resnet(16, 1),
-        "zeroinit(dropout=0)",
-        3,
+        wide, lambda: wide_resnet(16, 1), "zeroinit(dropout=0)", 3, {"multiplier": 6, "bias": 1 + 2 * 6 + 2 + 1},
     ),
 }  # fmt: skip
-
-
-def counterpart(name: str, family: str) -> str:
-    """The converted network's name of a hand-written parameter."""
-    if name.startswith("fc."):
-        return name.replace("fc.", "classifier.")
-    inside = re.fullmatch(r"(blocks\.\d+\.)(.+)", name)
-    if inside is None:
-        return OUTSIDE[family][name]
-    names = INSIDE[family].split()
-    return inside[1] + dict(zip(names[::2], names[1::2], strict=True)).get(inside[2], inside[2])
-
-
-def matched(case: str) -> tuple[nn.Module, nn.Module, dict[str, str], Tensor]:
-    """Both networks with the same random weights and scalars, the names of one by the other's, and a batch."""
-    family, by_hand, build, scheme, channels = CASES[case]
-    hand, net = by_hand().double(), nl.convert(build(), scheme).double()
-    theirs = dict(net.named_parameters())
-    names = {name: counterpart(name, family) for name, _ in hand.named_parameters()}
-    assert set(names.values()) == set(theirs)
-    with torch.no_grad():
-        for name, parameter in hand.named_parameters():
-            assert parameter.shape == theirs[names[name]].shape, name
-            size = (
-                0.5 if parameter.numel() == 1 else 0.1 if parameter.dim() == 1 else 2.0 / parameter[0].numel() ** 0.5
-            )
-            parameter.copy_(size * torch.randn_like(parameter))
-            theirs[names[name]].copy_(parameter)
-    return hand, net, names, torch.randn(6, channels, 8, 8, dtype=torch.float64)
 
 
 def assert_close(actual: Tensor, expected: Tensor, name: str) -> None:
@@ -195,24 +94,23 @@ def assert_close(actual: Tensor, expected: Tensor, name: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_all_gradients(case: str) -> None:
-    hand, net, names, x = matched(case)
-    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
-    expected, actual = hand(one), net(other)
-    assert expected.std() > 1e-2
-    assert_close(actual, expected, "output")
-    labels = torch.arange(6)
-    F.cross_entropy(expected, labels).backward()
-    F.cross_entropy(actual, labels).backward()
-    assert one.grad is not None
-    assert other.grad is not None
-    assert_close(other.grad, one.grad, "input")
-    theirs = dict(net.named_parameters())
-    for name, parameter in hand.named_parameters():
-        found = theirs[names[name]].grad
-        assert parameter.grad is not None, name
-        assert found is not None, name
-        assert parameter.grad.any(), name
-        assert_close(found, parameter.grad, name)
+    """Every parameter is read by the pass by hand, and its gradient is that of autograd through it."""
+    by_hand, build, scheme, channels, counts = CASES[case]
+    net, x = nl.convert(build(), scheme).double(), torch.randn(6, channels, 8, 8, dtype=torch.float64)
+    w: Weights = dict(net.named_parameters())
+    last = Counter(name.rpartition(".")[2] for name in w)
+    assert {name: count for name, count in last.items() if name != "weight"} == counts
+    with torch.no_grad():
+        for one in w.values():
+            size = 0.5 if one.numel() == 1 else 0.1 if one.dim() == 1 else 2.0 / one[0].numel() ** 0.5
+            one.copy_(size * torch.randn_like(one))
+    outputs = by_hand(w, x.requires_grad_()), net(x)
+    assert outputs[0].std() > 1e-2
+    assert_close(outputs[1], outputs[0], "output")
+    wanted, found = (torch.autograd.grad(F.cross_entropy(y, torch.arange(6)), [x, *w.values()]) for y in outputs)
+    for name, one, other in zip(["input", *w], found, wanted, strict=True):
+        assert other.any(), name
+        assert_close(one, other, name)
 
 
 def test_fixup_initialization_is_the_papers() -> None:

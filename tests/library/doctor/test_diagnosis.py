@@ -1,4 +1,4 @@
-"""Findings of a diagnosis: each where its cause is, and none in healthy networks."""
+"""Findings of a diagnosis: each where its cause is, with its closed form, and none in healthy networks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from diagnosed import diagnose, images, kinds, narrow, vectors
-from torch import nn
-from torch.optim import SGD, AdamW
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
 
 import normless as nl
 from normless.edits import RemoveNorms, ScaleSums
@@ -143,3 +144,52 @@ def test_branch_that_never_grew_in_training() -> None:
     diagnosis = diagnose(network, vectors())
     assert kinds(diagnosis) == ["branch_never_grew"]
     assert diagnosis.findings[0].where == ("blocks.4",)
+
+
+def test_a_trained_network_has_little_left_to_learn() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(32, 6)
+    batch = x, (x[:, 0] > 0).long()
+    network = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 2))
+    optimizer = Adam(network.parameters(), 1e-2)
+    for _ in range(500):
+        optimizer.zero_grad()
+        F.cross_entropy(network(x), batch[1]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    for other in (SGD(network.parameters(), 1e-4), Adam(network.parameters(), 1e-2)):
+        assert not kinds(diagnose(network, batch, optimizer=other, trial_steps=10))
+
+
+class Recurrent(nn.Module):
+    """A recurrence of tanh with half of an orthogonal matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.read, self.step, self.last = nn.Linear(4, 32), nn.Linear(32, 32, bias=False), nn.Linear(32, 4)
+        nn.init.orthogonal_(self.step.weight, 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.read(x[:, 0])
+        for place in range(1, x.shape[1]):
+            state = (self.step(state) + self.read(x[:, place])).tanh()
+        return self.last(state)  # type: ignore[no-any-return]
+
+
+def test_the_ratio_is_that_of_autograd() -> None:
+    """The label is in the first of sixty steps, of which little is left at the end."""
+    model = Recurrent()
+    torch.manual_seed(1)
+    x = torch.randn(64, 60, 4)
+    y = x[:, 0].argmax(1)
+    found = next(
+        known
+        for known in diagnose(model, (x, y), optimizer=Adam(model.parameters(), 1e-3), trial_steps=20).advice
+        if known.kind == "vanishing_through_time"
+    )
+    given = x.clone().requires_grad_()
+    F.cross_entropy(model.eval()(given), y).backward()  # type: ignore[no-untyped-call]
+    assert given.grad is not None
+    steps = given.grad.double().abs().sum((0, 2))
+    ratio = float(steps[-15:].max() / steps[:15].max())
+    assert float(found.evidence["ratio"]) == pytest.approx(ratio, rel=1e-3)

@@ -29,7 +29,7 @@ def sharded(model: nn.Module, first_only: bool = False) -> nn.Module:
     return model
 
 
-def train(model: nn.Module, optimizer: Optimizer, watch: nl.diagnosis.Watch, x: Tensor, y: Tensor) -> list[str]:
+def train(model: nn.Module, optimizer: Optimizer, watch: nl.doctor.Watch, x: Tensor, y: Tensor) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(6):

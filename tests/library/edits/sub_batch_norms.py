@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from streams_of_networks import WIDTH, Trunk
 from torch import Tensor, nn
 
-WIDTH = 8
 Norm = Callable[[int], nn.Module]
 
 
@@ -66,30 +66,15 @@ class Chosen(nn.Module):
         return self.norms[self.domain](x)
 
 
-class Block(nn.Module):
+class Network(Trunk):
+    """Two rectified residual blocks with norms of one kind, and a head."""
+
     def __init__(self, norm: Norm) -> None:
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, bias=False), norm(WIDTH)
-        self.conv2, self.norm2 = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, bias=False), norm(WIDTH)
+        super().__init__(norm=norm)
+        self.head = nn.Linear(WIDTH, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.relu(self.norm1(self.conv1(x)))
-        return torch.relu(x + self.norm2(self.conv2(y)))
-
-
-class Network(nn.Module):
-    """Two residual blocks with norms of one kind."""
-
-    def __init__(self, norm: Norm) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, WIDTH, 3, padding=1, bias=False), norm(WIDTH)
-        self.blocks, self.head = nn.ModuleList([Block(norm), Block(norm)]), nn.Linear(WIDTH, 3)
-
-    def forward(self, x: Tensor) -> Any:
-        x = torch.relu(self.norm(self.conv(x)))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean((2, 3)))
+        return self.head(super().forward(x))
 
 
 NORMS: dict[str, Norm] = {

@@ -97,7 +97,3 @@ def test_against_attention_by_hand(kind: type[nn.Module], scheme: str, norm: boo
     assert len({*net.state_dict()} - {*model.state_dict()}) == (2 if norm else 0)
     if cap == 2:
         close(torch.export.export(net, (X,)).module()(X), wanted, rtol=1e-4, atol=1e-5)
-
-
-PADDING = torch.zeros(3, 4, dtype=torch.bool)
-PADDING[1, 2:] = True

@@ -59,7 +59,7 @@ ALONE = ["skipinit(alpha=0.3)", "fixup", "group_norm(groups=2)", "dyt"]
 @pytest.mark.parametrize(("name", "scheme"), [*zip(NORMS, ALONE, strict=True)])
 def test_no_norm_is_left_for_any_part_or_domain(name: str, scheme: str) -> None:
     model, images = network(name)
-    x = torch.relu(model.conv(images))
+    x = torch.relu(model.stem(images))
     for block in model.blocks:
         x = torch.relu(x + block.conv2(torch.relu(block.conv1(x))))
     for mode in (False, True):

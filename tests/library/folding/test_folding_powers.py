@@ -1,4 +1,4 @@
-"""γ and β of norms that stay, computed weights, TorchScript beside folds, and passes in training that fail."""
+"""γ and β of norms that stay, TorchScript beside folds, and passes in training that fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import timm
 import torch
 from fold_helpers import Net, fate, randomize
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from written_networks import Written
 
 import normless as nl
@@ -106,37 +105,6 @@ def test_means_and_pools_of_positions_pass_affine_maps_on() -> None:
         new, report = nl.fold(net.eval(), IMAGES)
         assert said in fate(report)
         torch.testing.assert_close(new(IMAGES), net(IMAGES), rtol=1e-10, atol=1e-10)
-
-
-def pruned() -> nn.Module:
-    layer = nn.Conv2d(4, 6, 3)
-    prune.random_unstructured(layer, "weight", 0.5)
-    return layer
-
-
-COMPUTED: dict[str, Callable[[], nn.Module]] = {
-    "weight norm": lambda: parametrizations.weight_norm(nn.Conv2d(4, 6, 3)),
-    "weight norm by a hook": lambda: weight_norm(nn.Conv2d(4, 6, 3)),
-    "spectral norm": lambda: parametrizations.spectral_norm(nn.Conv2d(4, 6, 3)),
-    "spectral norm by a hook": lambda: spectral_norm(nn.Conv2d(4, 6, 3)),
-    "pruned": pruned,
-    "orthogonal": lambda: parametrizations.orthogonal(nn.Conv2d(4, 6, 3)),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
-@pytest.mark.parametrize("case", COMPUTED)
-def test_weights_that_a_layer_computes_are_plain_for_inference(case: str) -> None:
-    net = Net(lambda m, x: m.norm(m.layer(x)), layer=COMPUTED[case](), norm=nn.BatchNorm2d(6))
-    net(IMAGES)
-    names, x = list(net.state_dict()), IMAGES
-    expected = net.eval()(x)
-    fused = nl.fuse_for_inference(net, x)
-    torch.testing.assert_close(fused(x), expected, rtol=1e-9, atol=1e-9)
-    assert {name for name, _ in fused.named_parameters()} == {"layer.weight", "layer.bias"}
-    assert type(fused.layer) is not type(net.layer) or case not in ("weight norm", "spectral norm", "orthogonal")
-    assert not fused.layer._forward_pre_hooks
-    assert list(net.state_dict()) == names
 
 
 def scripted(script: Callable[[nn.Module], nn.Module]) -> nn.Module:

@@ -58,7 +58,7 @@ def test_outputs_statistics_and_gradients_are_those_of_torchvision(name: str) ->
         for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
             stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
     ours.load_state_dict(theirs.state_dict())
-    images, labels = torch.randn(4, 3, 40, 33, dtype=torch.float64), torch.tensor([4, 0, 7, 1])
+    images, labels = torch.randn(2, 3, 40, 33, dtype=torch.float64), torch.tensor([4, 0])
     for training in (False, True):
         expected, found = theirs.train(training)(images), ours.train(training)(images)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())

@@ -1,4 +1,4 @@
-"""What the weights of the reference networks start from, against the closed forms of their moments."""
+"""What weights of the reference networks and of `Reinitialize` start from, against closed forms of their moments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+import normless as nl
+from normless.edits import Reinitialize
+from normless.models import resnet_cifar
 from normless.models.spec import build_model
 
 SMALL = {
@@ -54,9 +57,16 @@ def fans(weight: torch.Tensor) -> tuple[int, int]:
     return weight.shape[1] * area, weight.shape[0] * area
 
 
-@pytest.mark.parametrize(("name", "kind"), [*zip(SMALL, [*VARIANCE, "he"], strict=True)])
+NAMED = [*zip(SMALL, [*VARIANCE, "he"], strict=True), *(("", kind) for kind in VARIANCE)]
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMED)
 def test_every_weight_has_the_variance_of_the_kind_that_the_text_names(name: str, kind: str) -> None:
-    network = built(name, f", initialization={kind}")
+    """By the network's argument or by the edit."""
+    if name:
+        network = built(name, f", initialization={kind}")
+    else:
+        network = nl.convert(resnet_cifar(14), nl.Scheme("test", (Reinitialize(kind),)))
     for path, layer in layers(network).items():
         assert_normal(layer.weight, VARIANCE[kind](*fans(layer.weight)), path)
     assert not classifier_of(network).bias.any()

@@ -89,7 +89,7 @@ def test_double_precision_separates_mixing_from_rounding(single: bool, said: boo
     assert ("may be rounding" in culprit.reason) is said
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(batch=st.integers(2, 9), data=st.data())
 def test_every_pair_of_examples_is_covered(batch: int, data: st.DataObject) -> None:
     """One example depends on one other."""

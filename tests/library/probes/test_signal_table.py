@@ -13,7 +13,7 @@ from normless import convert
 from normless.models import dense, wide_resnet
 from normless.probes import probe
 
-DEPTH = 30
+DEPTH = 20
 
 
 def worst(ratio: pd.Series) -> float:

@@ -1,15 +1,19 @@
-"""Roles and names of norms, beyond what the gallery states."""
+"""Roles and names of norms, and normalizations that define an output, beyond what the gallery states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+from gallery import ROWS
+from gallery.directions import UNITS
 from torch import Tensor, nn
 from torch.nn import functional as F
 from written_networks import Written, linear_layers
 
+import normless as nl
 from normless import residual_map
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import kind_of
@@ -58,3 +62,18 @@ def test_a_dropout_at_rate_0_is_not_a_layer() -> None:
 def test_a_row_of_the_table_names_layers_by_what_they_are() -> None:
     model = written(lambda m, x: x + m.f(F.relu(x)), "f")
     assert "relu → linear 8→8  identity" in str(residual_map(model, torch.randn(2, WIDTH)))
+
+
+@pytest.mark.parametrize("scheme", ["none", "fixup", "dyt"])
+@pytest.mark.parametrize("name", UNITS)
+def test_a_learned_factor_of_unit_vectors_stays(name: str, scheme: str) -> None:
+    model, (x,) = ROWS[name].network(), ROWS[name].example()[0]
+    factor, *_ = UNITS[name][0].split()
+    found = nl.residual_map(model, x)
+    assert any(factor in path and "output" in reason for path, reason in found.directions.items())
+    assert factor in str(found)
+    converted = nl.convert(model, scheme, x)
+    assert torch.equal(converted.get_parameter(factor), model.get_parameter(factor))
+    assert any(one.path.endswith(factor) and "stays" in one.what for one in converted.normless.plan)  # type: ignore[union-attr]
+    if name == "a unit embedding":
+        torch.testing.assert_close(converted(x).norm(dim=-1), torch.full((len(x),), 5.0))

@@ -1,15 +1,17 @@
-"""Random trees of residual blocks, built from a plan: the traced map must give the plan back."""
+"""Random trees of residual blocks give their plan back, and random dataflow graphs what networkx says of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import networkx
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless import ResidualBlock, residual_map
+from normless.residual.graph import Dataflow, Operation
 
 WIDTH = 4
 
@@ -106,3 +108,27 @@ def test_the_map_of_a_planned_network_is_its_plan(network: list[Plan]) -> None:
     assert found.classifier == f"{len(network) + 2}"
     for index, (block, plan) in enumerate(zip(found.blocks, network, strict=True)):
         planned(block, plan, str(index + 2))
+
+
+@st.composite
+def random_parents(draw: st.DrawFn) -> list[list[int]]:
+    """For every node but the first, one or more earlier nodes."""
+    size = draw(st.integers(2, 25))
+    return [draw(st.lists(st.integers(0, node - 1), min_size=1, max_size=3, unique=True)) for node in range(1, size)]
+
+
+@given(random_parents(), st.data())
+@settings(deadline=None, max_examples=60)
+def test_dominators_and_operations_between_two_are_those_of_networkx(
+    parents: list[list[int]], data: st.DataObject
+) -> None:
+    flow = Dataflow([Operation("input"), *(Operation("relu", tuple(sources)) for sources in parents)])
+    oracle = networkx.DiGraph((source, index + 1) for index, sources in enumerate(parents) for source in sources)
+    expected = {node: dominator for node, dominator in networkx.immediate_dominators(oracle, 0).items() if node != 0}
+    assert flow.dominators[0] is None
+    assert {index: flow.dominators[index] for index in range(1, len(flow))} == expected
+    start = data.draw(st.integers(0, len(parents) - 1))
+    end = data.draw(st.integers(start, len(parents)))
+    on_paths = networkx.descendants(oracle, start) & (networkx.ancestors(oracle, end) | {end})
+    assert flow.between(start, end) == sorted(on_paths)
+    assert flow.depends(end, start) == networkx.has_path(oracle, start, end)

@@ -1,4 +1,4 @@
-"""Gradient sums of whole networks and correlations of examples' gradients, against autograd and laws."""
+"""Gradient sums, correlations and gradients of single examples, against autograd and laws."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from normless import convert
 from normless.models import dense, wide_resnet
+from normless_papers.probes.sgd_noise import per_example_gradients
 from normless_papers.probes.summand_tables import GradientSums
 from normless_papers.probes.training_signals import gradient_correlation_table
 
@@ -75,3 +76,19 @@ def test_the_law_of_wide_networks(multiplier: float, relus: int) -> None:
         predicted.append(predicted_gradient_cosines(12, start=start, relus=relus, multiplier=multiplier))
     assert np.abs(np.mean(tables, axis=0) - np.mean(predicted, axis=0)).max() < 0.08
     assert predicted[0][0] < 0.6
+
+
+def images(examples: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(examples, 3, 8, 8), torch.randint(10, (examples,))
+
+
+def test_per_example_gradients_are_those_of_backward_passes_one_by_one() -> None:
+    network, (inputs, targets) = wide_resnet(10, 1), images(5)
+    next(network.parameters()).requires_grad_(False)
+    found = per_example_gradients(network, inputs, targets, F.cross_entropy, chunk=2)
+    network.eval()
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for index, gradient in enumerate(found):
+        loss = F.cross_entropy(network(inputs[index : index + 1]), targets[index : index + 1])
+        expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, trainable)])
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Singular values of long products, against 400-digit arithmetic and exact products."""
+"""Random factors, and singular values of long products, against 400-digit arithmetic and exact products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from normless_papers.theory.singular_values import GradedProduct, condition_growth, lyapunov_exponents, random_factors
+from normless_papers.theory.singular_values import (
+    Entries,
+    GradedProduct,
+    condition_growth,
+    lyapunov_exponents,
+    random_factors,
+)
 
 
 def drawn(size: int, count: int, seed: int = 0) -> list[Tensor]:
@@ -45,3 +51,11 @@ def test_long_products_grow_by_the_lyapunov_exponents() -> None:
     growth = torch.stack([log_singular_values(drawn(size, count, seed)) / count for seed in range(10)])
     torch.testing.assert_close(growth.mean(0), lyapunov_exponents(size), rtol=0, atol=0.05)
     assert condition_growth(size) == pytest.approx(float((growth[:, 0] - growth[:, -1]).mean()), rel=0.05)
+
+
+@pytest.mark.parametrize(("entries", "fourth"), [("gaussian", 3), ("uniform", 9 / 5), ("signs", 1)])
+def test_entries_have_the_moments_they_are_named_for(entries: Entries, fourth: float) -> None:
+    standardized = next(random_factors(400, entries=entries, gain="standard"))
+    assert float(standardized.mean()) == pytest.approx(0, abs=0.01)
+    assert float(standardized.square().mean()) == pytest.approx(1, abs=0.02)
+    assert float(standardized.pow(4).mean()) == pytest.approx(fourth, abs=0.1)
