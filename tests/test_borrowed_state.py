@@ -27,7 +27,7 @@ ELSEWHERE = {
     "normless_lab/train/turns.py": "within `entered`",
     "normless_lab/train/loop.py": "a part of a turn, which has the lock",
     "normless_lab/train/task.py": "a part of a turn, or within preserve_random_state",
-    "normless_lab/data/images/image_folder.py": "within preserve_random_state",
+    "normless_lab/data/image_files.py": "within preserve_random_state",
     "normless_papers/networks/seeded_inputs.py": "within preserve_random_state",
     "normless_papers/probes/network_function.py": "within preserve_state",
     "normless_papers/probes/summands.py": "the work of a command or of a worker process",

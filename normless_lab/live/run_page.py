@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from normless_lab.live.files import Files
-from normless_lab.live.view import Chart, Line, View, line
+from normless_lab.live.view import Chart, Files, Line, View, line
 from normless_lab.process import read_yaml
 from normless_lab.sweeps import is_locked
 from normless_lab.sweeps.worker import newest_curves

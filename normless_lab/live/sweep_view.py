@@ -11,8 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from normless_lab.live.files import Files
-from normless_lab.live.view import Chart, Line, View, line
+from normless_lab.live.view import Chart, Files, Line, View, line
 from normless_lab.plots import Column, Table
 from normless_lab.process import read_yaml
 from normless_lab.sweeps import OUTCOMES, Laboratory, RunRow, Sweep, is_locked, is_minimized

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from normless.doctor.trained import Health
 from normless.doctor.trained.limits import QUANTITIES, Quantity
-from normless_lab.plots.axes import FONT_SIZE, SMALL_FONT_SIZE, new_panels
+from normless_lab.plots.frame import FONT_SIZE, SMALL_FONT_SIZE, new_panels
 from normless_lab.plots.palette import GRID, QUIET, SCHEME_INKS, TEXT
 
 _WIDTH, _HEIGHT = 8.6, 1.25

@@ -13,11 +13,11 @@ from normless.doctor import Watch
 from normless.doctor.trained import Health
 from normless.probes import PROBES, Measurements
 from normless.residual import ResidualMap
-from normless_lab.plots.grammars.heat_map import heat_map
-from normless_lab.plots.grammars.lines import lines
 from normless_lab.plots.health import health_by_layer
-from normless_lab.plots.probe_plots import PLOTS, figures_of
-from normless_lab.plots.save import description, inline_image, save_png, save_svg, svg_text
+from normless_lab.plots.line_plots import lines
+from normless_lab.plots.page import description, inline_image, save_png, save_svg, svg_text
+from normless_lab.plots.plot import PLOTS, figures_of
+from normless_lab.plots.point_plots import heat_map
 from normless_lab.plots.structure import blocks_on_trunk
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from normless_lab.plots.frame import label_of
 from normless_lab.plots.frames import Frame, Law, require_columns
-from normless_lab.plots.grammars.frame import label_of
-from normless_lab.plots.grammars.lines import lines
-from normless_lab.plots.grammars.measured_on_predicted import measured_on_predicted
+from normless_lab.plots.line_plots import lines, measured_on_predicted
 from normless_lab.plots.plot import Plot
 
 _RATES = ("rate", "rate_low", "rate_high")

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from normless_lab.sweeps.executors.executor import Executor, WorkerDiedError
+from normless_lab.sweeps.processes import Executor, WorkerDiedError
 from normless_lab.sweeps.progress import LaboratoryListener
 from normless_lab.sweeps.runs import RunRow
 from normless_lab.sweeps.store import RunState

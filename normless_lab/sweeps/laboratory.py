@@ -16,10 +16,9 @@ from sqlalchemy import URL
 
 from normless.code_names import name_code
 from normless.errors import NormlessError
+from normless_lab.sweeps.card import CardExecutor, uses_card
 from normless_lab.sweeps.dispatch import Attempt, dispatch
-from normless_lab.sweeps.executors.card import CardExecutor, uses_card
-from normless_lab.sweeps.executors.executor import Executor, ExecutorFactory, WorkerDiedError
-from normless_lab.sweeps.executors.local import LocalExecutor
+from normless_lab.sweeps.processes import Executor, ExecutorFactory, LocalExecutor, WorkerDiedError
 from normless_lab.sweeps.progress import LaboratoryListener
 from normless_lab.sweeps.result_tables import SweepResult, needed_runs
 from normless_lab.sweeps.runs import RunRow

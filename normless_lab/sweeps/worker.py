@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from normless_lab.process import available_cores
-from normless_lab.sweeps.executors.executor import WorkerDiedError
+from normless_lab.sweeps.processes import WorkerDiedError
 from normless_lab.sweeps.runs import RunOutcome, RunRow, kind_of
 from normless_lab.train import Settings, versions_of
 from normless_lab.train.pauses import TerminatedError

@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.saving import Digests, replaced
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
-from normless_lab.train.fabric import Fabric
-from normless_lab.train.optimizer_state import restored_exactly
+from normless_lab.train.optimizers import restored_exactly
 
 
 def save_checkpoint(

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from normless.residual import ResidualMap
-from normless_lab.train.fabric import ModelParallelStrategy
 
 
 class Sharded(ModelParallelStrategy):

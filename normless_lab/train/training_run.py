@@ -10,24 +10,22 @@ from time import perf_counter
 from typing import Any, TypedDict, Unpack
 
 import torch
+from lightning_fabric import Fabric
 from torch import nn
 
 from normless._internal.exclusive import exclusive
 from normless.code_names import names_of_data
 from normless.probes import RideAlong, preserve_random_state
-from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name
 from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
-from normless_lab.train.fabric import Fabric
+from normless_lab.train.execution import arithmetic, denormals_flushed, device_name
 from normless_lab.train.image_task import ImageTask
-from normless_lab.train.live_files import LiveFiles
 from normless_lab.train.loggers import Logger, loggers_of
 from normless_lab.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
 from normless_lab.train.pauses import Pauses
 from normless_lab.train.result import TrainingResult, has_plateaued
 from normless_lab.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
-from normless_lab.train.run_listener import CallOnEpoch, RunListener, RunStart
-from normless_lab.train.run_logger import RunLogger
+from normless_lab.train.run_listener import CallOnEpoch, LiveFiles, RunListener, RunLogger, RunStart
 from normless_lab.train.settings import Settings
 from normless_lab.train.sharding import whole_weights
 from normless_lab.train.task import TASKS, EpochTraining, Task
