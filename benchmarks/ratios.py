@@ -274,7 +274,7 @@ class ScaleBench:
     """Wide-ResNets by a scheme on random 8×8 images, each in a new process.
 
     `depths`, `widths` and `batches` are the values of one setting while the others are those of `BASE`; an empty
-    series is left out. `rounds` is the number of timed measure_steps. `out` is the SVG or PNG file of a figure, if any.
+    series is left out. `rounds` is the number of timed steps. `out` is the SVG or PNG file of a figure, if any.
     """
 
     scheme: str = "skipinit"
