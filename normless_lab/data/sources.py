@@ -12,7 +12,6 @@ from typing_extensions import TypeVar
 
 from normless.registry import Registry, check_arguments, did_you_mean
 from normless.spec import parse_call
-from normless_lab.data.augmentation import Augmentation
 from normless_lab.data.built_in import correlated, digits, gaussian
 from normless_lab.data.image_data import ImageData
 from normless_lab.data.image_files import image_folder, pets
@@ -119,14 +118,3 @@ def _refuse_paths(name: str, kind: type[DataSet]) -> None:
         f"{found}. A folder of your own is read by the data set {kind.reader}, with --data {kind.reader} --data-root "
         "FOLDER (in Python, root=FOLDER)."
     )
-
-
-def training_batch(name: str, root: Path | None, size: int, seed: int) -> tuple[Any, Any, int]:
-    """Return inputs and targets of at most `size` training images, and the number of classes.
-
-    Errors are those of `load_data`.
-    """
-    source = load_data(name, root=root)
-    size = min(size, source.train_size)
-    batch = next(iter(source.train_batches(size, seed=seed, epoch=0, augmentation=Augmentation())))
-    return batch.inputs, batch.targets, source.classes

@@ -286,15 +286,11 @@ class Laboratory:
         options: Mapping[str, Any] | None = None,
         work: Path | None = None,
     ) -> None:
-        """Execute runs, by hash, in `work`; their folders are moved to `keep`; `options` as in `carry_out_run`."""
-        attempts = [Attempt(name, config, work or self.work, keep, options or {}) for name, config in runs.items()]
-        self.execute(attempts, finished=finished)
+        """Execute runs, by hash, in `work`; their folders are moved to `keep`; `options` as in `carry_out_run`.
 
-    def execute(self, attempts: Sequence[Attempt], *, finished: int = 0) -> None:
-        """Execute runs, such as the `missing` ones of a `PlannedLaboratory`; `finished` others have a row.
-
-        TimeLimitError if no seconds are left.
+        `finished` others have a row. TimeLimitError if no seconds are left.
         """
+        attempts = [Attempt(name, config, work or self.work, keep, options or {}) for name, config in runs.items()]
         if not attempts:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,9 @@ class TrainCommand:
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         defaults: Any = self.config_type
         if self.asks and isinstance(namespace.model, _Default) and config == defaults() and not namespace.out:
-            raise _question(config)
+            raise NormlessError(
+                f"Choose the network to train by --model NAME or --config FILE.yaml; the default is {config.model}."
+            )
         directory = namespace.out or default_directory(config)
         with status_line("preparing the run"):
             from normless_lab.train.run_listener import ProgressBar
@@ -160,20 +162,6 @@ class _Default(str):
 
 # As `--print_config` writes it.
 yaml.SafeDumper.add_representer(_Default, yaml.SafeDumper.represent_str)
-
-
-def _question(config: RunConfig) -> NormlessError:
-    """Print a configuration, and return the error that asks whether it is the one meant."""
-    with status_line("estimating the time"):
-        from normless_lab.train.training_run import estimated_seconds
-
-        seconds = estimated_seconds(config)
-    _print_table({name: str(value) for name, value in config.to_dict().items() if value is not None})
-    time = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
-    return NormlessError(
-        f"These are the defaults, and their {config.epochs} epochs take about {time} here. Choose the network to "
-        f'train by --model "{config.model}" or another, or by --config FILE.yaml.'
-    )
 
 
 def groups_of_settings(kind: type[RunConfig]) -> dict[str, list[str]]:

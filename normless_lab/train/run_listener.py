@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,7 +16,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from normless.cli import status_line
 from normless.errors import NormlessError
-from normless.registry import EXTENSIONS
 from normless.saving import replaced
 from normless_lab.train.directory import RunDirectory
 from normless_lab.train.loggers import Logger
@@ -219,21 +216,18 @@ class RunLogger(RunListener):
     """Sends a run to a logger, about once a second and at the ends of epochs.
 
     `step/loss` (nats) is logged at each step, the numbers of a row as `epoch/NAME` at the last step of the epoch, and
-    those of the result as `result/NAME`. Findings of a watch are the table `findings`. At the end there are figures
-    of what a watch, and probes in the last epoch, measured.
+    those of the result as `result/NAME`.
 
     `loggers.json` in the directory of the run says what is logged, so that a resumed run continues in the same place
     of the logger and logs each step once. Numbers that are not logged, because the logger failed or was not used
     before, follow later; a logger that fails does not end the run.
     """
 
-    def __init__(
-        self, directory: RunDirectory, name: str, make: Callable[..., Logger], watch: Watch | None = None
-    ) -> None:
-        self._directory, self._name, self._make, self._watch = directory, name, make, watch
+    def __init__(self, directory: RunDirectory, name: str, make: Callable[..., Logger]) -> None:
+        self._directory, self._name, self._make = directory, name, make
         self._logger: Any = None
         self._waiting: deque[tuple[dict[str, float], int]] = deque()
-        self._logged = {"step": 0, "epoch": 0, "findings": 0}
+        self._logged = {"step": 0, "epoch": 0}
         self._steps_per_epoch, self._sent, self._has_warned = 1, time.monotonic(), False
 
     def on_start(self, start: RunStart) -> None:
@@ -269,20 +263,17 @@ class RunLogger(RunListener):
             self._send()
 
     def on_epoch(self, row: Any) -> None:
-        """Send the numbers of the epoch, and findings if there are new ones."""
+        """Send the numbers of the epoch."""
         self._wait_for_row(row)
         self._send()
-        self._attempt(self._log_findings)
 
     def on_end(self, result: Any) -> None:
-        """Send the result and figures; a result that was only read is not logged."""
+        """Send the result; one that was only read is not logged."""
         if self._logger is None:
             return
         numbers = {f"result/{name}": value for name, value in _numbers(result.to_dict()).items()}
         self._waiting.append((numbers, result.steps))
         self._send()
-        self._attempt(self._log_findings)
-        self._attempt(self._log_figures)
         self._attempt(lambda: self._logger.finalize("success"))
         self._logger = None
 
@@ -344,50 +335,6 @@ class RunLogger(RunListener):
             return False
         return True
 
-    def _log_findings(self) -> None:
-        """Log the table of findings, if it is longer than before."""
-        findings: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):
-            findings = json.loads(self._directory.findings.read_text(encoding="utf-8"))
-        if len(findings) > self._logged["findings"] and hasattr(self._logger, "log_table"):
-            import pandas as pd
-
-            table = pd.DataFrame(findings)[["step", "severity", "kind", "title"]]
-            self._logger.log_table("findings", dataframe=table, step=self._logged["step"])
-            self._logged["findings"] = len(findings)
-
-    def _log_figures(self) -> None:
-        """Draw what was measured, and log the images."""
-        if not hasattr(self._logger, "log_image"):
-            return
-        with TemporaryDirectory() as folder:
-            for path in [*self._figures_of_watch(Path(folder)), *self._figures_of_probes(Path(folder))]:
-                self._logger.log_image(f"figures/{path.stem}", [path], step=self._logged["step"])
-            if hasattr(self._logger, "save"):
-                self._logger.save()
-
-    def _figures_of_watch(self, folder: Path) -> list[Path]:
-        written: list[Path] = []
-        table = None if self._watch is None else self._watch.table
-        for quantity in [] if table is None else table["quantity"].unique():
-            assert self._watch is not None
-            written.append(folder / f"{quantity}.png")
-            _save(self._watch.plot(quantity), written[-1])
-        return written
-
-    def _figures_of_probes(self, folder: Path) -> list[Path]:
-        import pandas as pd
-
-        files = sorted(self._directory.probes.glob(f"*/epoch-{self._logged['epoch']:04d}.parquet"))
-        if not files:
-            return []
-        tables = {file.parent.name: pd.read_parquet(file) for file in files}
-        # A figure is of one pass, and an epoch may have several.
-        tables = {name: table[table["step"] == table["step"].max()] for name, table in tables.items()}
-        config = self._directory.stored_config()
-        drawn: list[Path] = EXTENSIONS["probe_figures"](tables, config.scheme_text, {}, folder, "png")
-        return drawn
-
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:
     """Return the entries that are numbers."""
@@ -396,8 +343,3 @@ def _numbers(values: dict[str, Any]) -> dict[str, float]:
         for name, value in values.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
-
-
-def _save(axes: Any, path: Path) -> None:
-    figure = axes.get_figure(root=True)
-    figure.savefig(path, format="png", dpi=100)

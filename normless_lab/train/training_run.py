@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -159,7 +158,7 @@ def _train_once(
         if fabric.is_global_zero:
             place.begin(config, training.task.data.provenance)
             training.task.save_files()
-            logged = [RunLogger(place, name, make, training.watch) for name, make in loggers]
+            logged = [RunLogger(place, name, make) for name, make in loggers]
             listeners = [*listeners, LiveFiles(place, training.watch), *logged]
         # Before that, other processes would read the checkpoint of the replaced run.
         fabric.barrier()
@@ -263,22 +262,6 @@ def check_start(config: Settings, directory: Path | str) -> None:
         kind = type(config)
         with preserve_random_state():
             task_of(kind)(config, _place(directory, kind)).build_network()
-
-
-def estimated_seconds(config: RunConfig) -> float:
-    """Estimate how long the training steps of a run take here, from a few; evaluation is not included."""
-    device = torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
-    with preserve_random_state(), denormals_flushed():
-        task = task_of(type(config))(config)
-        network = task.build_network().to(device)
-        *inputs, targets = next(task.train_batches(0, device=device))
-        # The first pass is slower than the others.
-        for _ in range(2):
-            began = perf_counter()
-            loss = task.loss(network(*inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss.item()
-    return (perf_counter() - began) * task.steps_per_epoch * config.epochs
 
 
 def trained_network(
