@@ -2,8 +2,8 @@ from .frame import name_axes as name_axes
 from .frame import new_axes as new_axes
 from .frame import new_panels as new_panels
 from .frame import title_axes as title_axes
-from .frames import Frame as Frame
 from .frames import Law as Law
+from .frames import Style as Style
 from .line_plots import lines as lines
 from .line_plots import measured_on_predicted as measured_on_predicted
 from .page import Column as Column

@@ -24,7 +24,7 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from normless_lab.plots.frames import Frame, Law, Ticks
+from normless_lab.plots.frames import Law, Style, Ticks
 from normless_lab.plots.palette import GRID, PAPER, QUIET, TEXT, Ink, inks_of, series_ink
 
 FONT_SIZE = 10.0
@@ -130,7 +130,7 @@ def columns_of(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def begin(ax: Axes | None, frame: Frame, values: pd.Series | pd.DataFrame | None = None) -> Axes:
+def begin(ax: Axes | None, frame: Style, values: pd.Series | pd.DataFrame | None = None) -> Axes:
     """Return the styled Axes to draw on, with its scales; `values` determine a scale that depends on them."""
     axes = new_axes(*frame.get("size", ())) if ax is None else style_axes(ax)
     log = frame.get("log", "")
@@ -149,7 +149,7 @@ def series_column(table: pd.DataFrame, by: str | None) -> str | None:
     return "scheme" if by is None and "scheme" in table else by
 
 
-def series_of(table: pd.DataFrame, by: str | None, frame: Frame) -> list[tuple[str, pd.DataFrame, Ink]]:
+def series_of(table: pd.DataFrame, by: str | None, frame: Style) -> list[tuple[str, pd.DataFrame, Ink]]:
     """Return the name, rows and colour of each series, in order of appearance; a single unnamed one without `by`."""
     if by is None:
         return [("", table, series_ink(0))]
@@ -165,7 +165,7 @@ def drawable(values: pd.Series, *, log: bool) -> Numbers:
     return np.where(np.isfinite(numbers) & ((numbers > 0) | (not log)), numbers, np.nan)
 
 
-def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Frame) -> Numbers | None:
+def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Style) -> Numbers | None:
     """Lengths [2, N] of error bars from half widths or both ends, within the frame's bounds; 0 where not known."""
     if not ends:
         return None
@@ -178,7 +178,7 @@ def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Frame) -> Numbe
 
 def finish(
     axes: Axes,
-    frame: Frame,
+    frame: Style,
     handles: dict[str, Line2D] | None = None,
     *,
     table: pd.DataFrame | None = None,

@@ -22,7 +22,7 @@ from normless_lab.plots.frame import (
     series_column,
     series_of,
 )
-from normless_lab.plots.frames import Frame, LineStyle, PredictionStyle, require_columns, require_unique
+from normless_lab.plots.frames import Style, require_columns, require_unique
 from normless_lab.plots.palette import PAPER, QUIET, Ink, series_ink
 
 # Lines of no more points than this have markers.
@@ -37,7 +37,7 @@ def lines(
     x: str,
     y: str | Sequence[str],
     by: str | None = None,
-    **style: Unpack[LineStyle],
+    **style: Unpack[Style],
 ) -> Axes:
     """Draw y against x, a named line per series through the mean of the rows with the same x.
 
@@ -129,7 +129,7 @@ class _Line:
         style: dict[str, Any] = {"color": self.ink.light, "alpha": 0.17, "linewidth": 0, "zorder": 2}
         self.axes.fill_between(ordered[self.x], low, middle + width, **style)
 
-    def draw_bars(self, ordered: pd.DataFrame, ends: Sequence[str], frame: Frame) -> None:
+    def draw_bars(self, ordered: pd.DataFrame, ends: Sequence[str], frame: Style) -> None:
         values = self.values(ordered)
         bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends], frame)
         style: dict[str, Any] = {"fmt": "none", "ecolor": self.ink.light, "elinewidth": 1, "capsize": 2.5}
@@ -152,7 +152,7 @@ def measured_on_predicted(
     x: str,
     measured: str | Mapping[str, str],
     by: str | None = None,
-    **style: Unpack[PredictionStyle],
+    **style: Unpack[Style],
 ) -> Axes:
     """Draw measured values as hollow points and predictions as lines, with a colour per series.
 
@@ -166,7 +166,8 @@ def measured_on_predicted(
         ValueError: a column is missing, the table is empty, or a series has an x twice.
     """
     by = series_column(table, by) if isinstance(measured, str) else by
-    law, law_name, error = style.get("law"), style.get("law_name", ""), style.get("error")
+    law, law_name = style.get("law"), style.get("law_name", "")
+    error = next(iter(columns_of(style.get("error"))), None)
     joined, apart, named = style.get("joined", False), style.get("apart", 0.0), style.get("named", str)
     names = {measured: ""} if isinstance(measured, str) else dict(measured)
     theory = {column: style.get("predicted", f"predicted_{column}") for column in names}

@@ -110,7 +110,7 @@ def health_by_layer(report: Health, *, title: str = "Health by layer") -> Axes:
         frame |= {"y_marks": [limit] if near else [], "x_limits": (0, len(table) + 1)}
         points(rows, axes, x="order", y=name, by="kind", names="legend" if axes is panels[0] else "none", **frame)
         if beyond.any():
-            worst = int(values[beyond].idxmin() if quantity.below else values[beyond].idxmax())
+            worst: Any = values[beyond].idxmin() if quantity.below else values[beyond].idxmax()
             side = "right" if worst > len(table) / 2 else "left"
             axes.annotate(str(table["layer"][worst]), (worst + 1, values[worst]), ha=side, fontsize=8)
     count = len(report.findings)

@@ -25,11 +25,8 @@ from normless_lab.plots.frame import (
     series_of,
 )
 from normless_lab.plots.frames import (
-    Frame,
-    HeatMapStyle,
-    HistogramStyle,
     Names,
-    PointStyle,
+    Style,
     require_columns,
     require_unique,
 )
@@ -48,7 +45,7 @@ def points(
     x: str,
     y: str,
     by: str | None = None,
-    **style: Unpack[PointStyle],
+    **style: Unpack[Style],
 ) -> Axes:
     """Draw a point per row of the table: y against x, or x of each name from top to bottom if y is text.
 
@@ -70,7 +67,7 @@ def points(
         style.setdefault("size", _rows_size(table, y, groups))
         axes = begin(ax, style)
         _draw_rows(axes, table, x, y, by or y, style)
-        finish(axes, {**style, "names": "none"}, x=x)  # type: ignore[typeddict-unknown-key]
+        finish(axes, {**style, "names": "none"}, x=x)
         return _style_rows(axes, table, y, groups)
     axes, handles = begin(ax, style), dict[str, Line2D]()
     for name, rows, ink in series_of(table, by, style):
@@ -119,7 +116,7 @@ def _rows_size(table: pd.DataFrame, y: str, groups: str | None) -> tuple[float, 
     return 4.6 + 0.055 * longest, 1.2 + 0.17 * lines + 0.1 * len(names)
 
 
-def _draw_rows(axes: Axes, table: pd.DataFrame, x: str, y: str, by: str, style: PointStyle) -> None:
+def _draw_rows(axes: Axes, table: pd.DataFrame, x: str, y: str, by: str, style: Style) -> None:
     """Draw each row's point, its bar, and its reference mark."""
     hollow, beside, groups = style.get("hollow"), style.get("beside"), style.get("groups")
     marker, ends = style.get("beside_marker", "D"), columns_of(style.get("error"))
@@ -185,7 +182,7 @@ def histogram(
     *,
     x: str | None = None,
     by: str | None = None,
-    **style: Unpack[HistogramStyle],
+    **style: Unpack[Style],
 ) -> Axes:
     """Draw a histogram per series as a filled outline, or as bars; the table has a row per value, or per bin.
 
@@ -224,7 +221,7 @@ def histogram(
         _draw_law(axes, law, by, style.get("law_name", "limit"), style)
     _limit(axes, np.concatenate(drawn), style)
     names: Names = "none" if bars or (by is None and law is None) else "legend"
-    frame: Frame = {"names": names, **style}  # type: ignore[typeddict-unknown-key]
+    frame: Style = {"names": names, **style}
     return finish(axes, frame, table=table if bars else None, x=x or "value", y=height)
 
 
@@ -239,14 +236,14 @@ def _counted(rows: pd.DataFrame, x: str | None, height: str, edges: Numbers, sha
     return counts / max(len(values), 1) if share else counts, edges
 
 
-def _draw_law(axes: Axes, law: pd.DataFrame, by: str | None, name: str, frame: Frame) -> None:
+def _draw_law(axes: Axes, law: pd.DataFrame, by: str | None, name: str, frame: Style) -> None:
     require_columns(law, ["x", "density", by], name)
     for number, (_, rows, _) in enumerate(series_of(law, by, frame)):
         style: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.2, "color": TEXT.light, "zorder": 4}
         axes.plot(rows["x"], rows["density"], label=f"_{name}" if number else name, **style)
 
 
-def _limit(axes: Axes, heights: Numbers, frame: Frame) -> None:
+def _limit(axes: Axes, heights: Numbers, frame: Style) -> None:
     """From 0; a logarithmic axis from a half, of several decades a tenth, of the lowest bar."""
     positive = heights[heights > 0]
     if "y" not in frame.get("log", ""):
@@ -266,7 +263,7 @@ def heat_map(
     x: str,
     y: str,
     value: str,
-    **style: Unpack[HeatMapStyle],
+    **style: Unpack[Style],
 ) -> Axes:
     """Draw the column of values at each x and y in colours, with a scale beside them; y goes down.
 
@@ -299,5 +296,5 @@ def heat_map(
     scale.outline.set_visible(False)
     scale.ax.tick_params(colors=QUIET.light, labelsize=SMALL_FONT_SIZE, length=0)
     scale.set_label(style.get("unit", ""), fontsize=SMALL_FONT_SIZE, color=QUIET.light)
-    frame: Frame = {"x_ticks": "integers", "y_ticks": "integers", **style, "names": "none"}  # type: ignore[typeddict-unknown-key]
+    frame: Style = {"x_ticks": "integers", "y_ticks": "integers", **style, "names": "none"}
     return finish(axes, frame, x=x, y=y)

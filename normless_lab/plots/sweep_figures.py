@@ -1,6 +1,6 @@
 """The figures of sweeps: accuracies, optima and learning rates against depth, batch size, rate or epoch.
 
-All draw on `ax` or on a new figure, take the keyword arguments of `Frame`, such as `title` and `inks`, and raise a
+All draw on `ax` or on a new figure, take the keyword arguments of `Style`, such as `title` and `inks`, and raise a
 ValueError if the table lacks a column or is empty. `series` is the column of the names of the lines.
 """
 
@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots.frame import label_of
-from normless_lab.plots.frames import Frame, Law, require_columns
+from normless_lab.plots.frames import Law, Style, require_columns
 from normless_lab.plots.line_plots import lines, measured_on_predicted
 from normless_lab.plots.plot import Plot
 
@@ -50,7 +50,7 @@ def accuracy_against_epoch(
     *,
     series: str,
     columns: Sequence[str] = ("test_accuracy", "training_accuracy"),
-    **frame: Unpack[Frame],
+    **frame: Unpack[Style],
 ) -> Axes:
     """Draw mean accuracies against the epoch with a band of one sample standard deviation, a line per series.
 
@@ -74,7 +74,7 @@ def accuracy_against_epoch(
     )
 
 
-def accuracy_against_rate(runs: pd.DataFrame, ax: Axes | None = None, *, series: str, **frame: Unpack[Frame]) -> Axes:
+def accuracy_against_rate(runs: pd.DataFrame, ax: Axes | None = None, *, series: str, **frame: Unpack[Style]) -> Axes:
     """Draw test accuracy against the learning rate, a line per series through its means; hollow runs did not train.
 
     The table has a row per run: the column `series`, ``rate``, ``outcome`` and ``test_accuracy`` (in percent).
@@ -89,7 +89,7 @@ def optimum_against(
     *,
     series: str,
     across: str,
-    **frame: Unpack[Frame],
+    **frame: Unpack[Style],
 ) -> Axes:
     """Draw the result at the optimal learning rate, a line per series with its deviations; hollow did not train.
 
@@ -110,7 +110,7 @@ def rate_against(
     *,
     series: str,
     across: str,
-    **frame: Unpack[Frame],
+    **frame: Unpack[Style],
 ) -> Axes:
     """Draw the optimal learning rate, a line per series; bars reach over all rates within one deviation of it.
 

@@ -286,11 +286,15 @@ class Laboratory:
         options: Mapping[str, Any] | None = None,
         work: Path | None = None,
     ) -> None:
-        """Execute runs, by hash, in `work`; their folders are moved to `keep`; `options` as in `carry_out_run`.
-
-        `finished` others have a row. TimeLimitError if no seconds are left.
-        """
+        """Execute runs, by hash, in `work`; their folders are moved to `keep`; `options` as in `carry_out_run`."""
         attempts = [Attempt(name, config, work or self.work, keep, options or {}) for name, config in runs.items()]
+        self.execute(attempts, finished=finished)
+
+    def execute(self, attempts: Sequence[Attempt], *, finished: int = 0) -> None:
+        """Execute runs, of several sweeps for example; `finished` others have a row.
+
+        TimeLimitError if no seconds are left.
+        """
         if not attempts:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
