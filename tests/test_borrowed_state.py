@@ -33,7 +33,7 @@ ELSEWHERE = {
     "normless_papers/probes/summands.py": "the work of a command or of a worker process",
     "normless/cli": "a command is a process of its own",
     "normless_lab/bench": "a command",
-    "normless_lab/demo": "a command",
+    "normless_lab/cli/demo.py": "a command",
     "normless_papers/cli": "a command",
     "normless_papers/results/reproduce.py": "the work of a command or of a worker process",
 }

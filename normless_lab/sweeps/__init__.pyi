@@ -2,7 +2,8 @@ from .card import CardExecutor as CardExecutor
 from .clusters import RayExecutor as RayExecutor
 from .clusters import SlurmExecutor as SlurmExecutor
 from .dispatch import Attempt as Attempt
-from .kept_scale import without_kept_scale as without_kept_scale
+from .dispatch import LaboratoryListener as LaboratoryListener
+from .dispatch import SweepProgress as SweepProgress
 from .laboratory import Laboratory as Laboratory
 from .laboratory import Shard as Shard
 from .laboratory import WeightsError as WeightsError
@@ -12,8 +13,6 @@ from .processes import Executor as Executor
 from .processes import ExecutorFactory as ExecutorFactory
 from .processes import LocalExecutor as LocalExecutor
 from .processes import WorkerDiedError as WorkerDiedError
-from .progress import LaboratoryListener as LaboratoryListener
-from .progress import SweepProgress as SweepProgress
 from .result_tables import SHARE as SHARE
 from .result_tables import SweepResult as SweepResult
 from .result_tables import further_points as further_points

@@ -17,9 +17,8 @@ from sqlalchemy import URL
 from normless.code_names import name_code
 from normless.errors import NormlessError
 from normless_lab.sweeps.card import CardExecutor, uses_card
-from normless_lab.sweeps.dispatch import Attempt, dispatch
+from normless_lab.sweeps.dispatch import Attempt, LaboratoryListener, dispatch
 from normless_lab.sweeps.processes import Executor, ExecutorFactory, LocalExecutor, WorkerDiedError
-from normless_lab.sweeps.progress import LaboratoryListener
 from normless_lab.sweeps.result_tables import SweepResult, needed_runs
 from normless_lab.sweeps.runs import RunRow
 from normless_lab.sweeps.store import RunState, sqlite_url

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,48 +76,11 @@ def _checked(logger: Any) -> Any:
 
 
 @LOGGERS.register("tensorboard")
-class TensorBoard:
+def tensorboard(directory: Path) -> Logger:
     """TensorBoard, in the folder of the run."""
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-    version = "tensorboard"
-
-    def __init__(self, directory: Path, name: str, version: str | None) -> None:
-        self._folder = directory / "tensorboard"
-        self._settings: Mapping[str, Any] = {}
-        self._board: Any = None
-
-    def _from(self, step: int | None) -> Any:
-        """Return the writer; what an interrupted process wrote of this and later steps is not shown."""
-        if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            made: Any = SummaryWriter
-            self._board = made(self._folder, purge_step=step)
-            if self._settings:
-                rows = [f"| {name} | {value} |" for name, value in self._settings.items()]
-                self._board.add_text(
-                    "configuration", "\n".join(["| setting | value |", "| --- | --- |", *rows]), step
-                )
-        return self._board
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """See `Logger.log_metrics`."""
-        for name, value in metrics.items():
-            self._from(step).add_scalar(name, value, step)
-
-    def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """See `Logger.log_hyperparams`; written with the first numbers."""
-        self._settings = params
-
-    def save(self) -> None:
-        """Write what was logged to the file."""
-        if self._board is not None:
-            self._board.flush()
-
-    def finalize(self, status: str) -> None:
-        """Close the file."""
-        if self._board is not None:
-            self._board.close()
+    return TensorBoardLogger(directory, name="tensorboard", version="", default_hp_metric=False)
 
 
 @LOGGERS.register("csv")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import normless as nl
-from normless_lab.sweeps import without_kept_scale
+from normless_papers.kept_scale import without_kept_scale
 
 
 @pytest.mark.parametrize(
