@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from normless.cli import add_json_flag, print_json
+from normless.cli import add_json_flag, answer
 from normless.cli.network import as_text, table
 from normless_lab.process import available_cores
 
@@ -52,15 +51,10 @@ def run(arguments: Namespace) -> int:
         f"{bench.network} on {bench.device}, {bench.batch_size} images of {size}, {bench.rounds} rounds, {_machine()}"
     )
     rows = measured(arguments.what, bench)
-    if arguments.json:
-        print_json({"setting": setting, "rows": rows})
-    else:
-        cells = [
-            [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows
-        ]
-        shown = as_text(table(list(rows[0]), cells, right=tuple(range(1, len(rows[0])))))
-        sys.stdout.write(f"{BENCHMARKS[arguments.what]}: {setting}\n{shown}\n")
-    return 0
+    cells = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+    shown = as_text(table(list(rows[0]), cells, right=tuple(range(1, len(rows[0])))))
+    facts = {"setting": setting, "rows": rows}
+    return answer(arguments, facts, f"{BENCHMARKS[arguments.what]}: {setting}\n{shown}")
 
 
 def measured(what: str, bench: Any) -> list[dict[str, Any]]:

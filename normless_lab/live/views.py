@@ -18,7 +18,7 @@ from normless_lab.plots import Column, Table
 from normless_lab.process import read_yaml
 from normless_lab.sweeps import OUTCOMES, Laboratory, RunRow, Sweep, is_locked, is_minimized
 from normless_lab.sweeps.result_tables import needed_runs
-from normless_lab.sweeps.worker import LOCK, newest_curves
+from normless_lab.sweeps.runs import LOCK, newest_curves
 from normless_lab.train import RunDirectory, RunResult, TrainConfig
 
 TEST = "scheme-none"

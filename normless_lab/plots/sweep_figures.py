@@ -16,32 +16,9 @@ from matplotlib.axes import Axes
 from normless_lab.plots.frame import label_of
 from normless_lab.plots.frames import Law, Style, require_columns
 from normless_lab.plots.line_plots import lines, measured_on_predicted
-from normless_lab.plots.plot import Plot
+from normless_lab.plots.point_plots import points
 
 _RATES = ("rate", "rate_low", "rate_high")
-
-
-_ACCURACY_AGAINST_RATE = Plot(
-    "points",
-    lambda runs: runs.assign(failed=runs["outcome"] != "trained"),
-    x="rate",
-    y="test_accuracy",
-    summary="mean",
-    hollow="failed",
-    log="x",
-    y_limits=(0, 100),
-    x_label="learning rate (hollow: diverged or at chance)",
-    y_label="test accuracy (%)",
-)
-_OPTIMUM = Plot(
-    "lines",
-    lambda optima: optima.assign(untrained=~optima["trainable"].astype(bool)),
-    y="mean",
-    error="deviation",
-    hollow="untrained",
-    named=lambda name, _: name.replace("_", " "),
-    log="x",
-)
 
 
 def accuracy_against_epoch(
@@ -80,7 +57,20 @@ def accuracy_against_rate(runs: pd.DataFrame, ax: Axes | None = None, *, series:
     The table has a row per run: the column `series`, ``rate``, ``outcome`` and ``test_accuracy`` (in percent).
     """
     require_columns(runs, (series, "rate", "outcome", "test_accuracy"), "Accuracy against the learning rate")
-    return _ACCURACY_AGAINST_RATE(runs, ax, by=series, **frame)
+    return points(
+        runs.assign(failed=runs["outcome"] != "trained"),
+        ax,
+        x="rate",
+        y="test_accuracy",
+        by=series,
+        summary="mean",
+        hollow="failed",
+        log="x",
+        y_limits=(0, 100),
+        x_label="learning rate (hollow: diverged or at chance)",
+        y_label="test accuracy (%)",
+        **frame,  # type: ignore[misc]
+    )
 
 
 def optimum_against(
@@ -101,7 +91,19 @@ def optimum_against(
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
     bounds = (0, 100) if "%" in frame.get("y_label", "") else (0, None)
-    return _OPTIMUM(optima, ax, x=across, by=series, bounds=bounds, **frame)
+    return lines(
+        optima.assign(untrained=~optima["trainable"].astype(bool)),
+        ax,
+        x=across,
+        y="mean",
+        by=series,
+        error="deviation",
+        hollow="untrained",
+        named=_with_blanks,
+        log="x",
+        bounds=bounds,
+        **frame,  # type: ignore[misc]
+    )
 
 
 def rate_against(
@@ -136,7 +138,7 @@ def rate_against(
         y="rate",
         by=series,
         error=("rate_low", "rate_high"),
-        named=lambda name, _: name.replace("_", " "),
+        named=_with_blanks,
         log="x",
         y_ticks="powers of 2",
         # The neighbours of a single rate give the axis its scale.
@@ -184,3 +186,7 @@ def skip_variance_against_block(
         title="Signal at initialization",
         y_label="variance on the skip path",
     )
+
+
+def _with_blanks(name: str, _: float) -> str:
+    return name.replace("_", " ")

@@ -27,7 +27,11 @@ from .runs import OUTCOMES as OUTCOMES
 from .runs import Kind as Kind
 from .runs import RunOutcome as RunOutcome
 from .runs import RunRow as RunRow
+from .runs import finished_epochs as finished_epochs
+from .runs import is_locked as is_locked
 from .runs import kind_of as kind_of
+from .runs import machine as machine
+from .runs import versions as versions
 from .status import Prunable as Prunable
 from .status import SweepStatus as SweepStatus
 from .status import prunable as prunable
@@ -40,7 +44,3 @@ from .sweep import RateGrid as RateGrid
 from .sweep import Sweep as Sweep
 from .sweep import SweepError as SweepError
 from .sweep import axis_of as axis_of
-from .worker import finished_epochs as finished_epochs
-from .worker import is_locked as is_locked
-from .worker import machine as machine
-from .worker import versions as versions

@@ -23,7 +23,7 @@ from normless_lab.sweeps.processes import (
     received,
     report,
 )
-from normless_lab.sweeps.worker import carry_out_run, lacked_memory
+from normless_lab.sweeps.runs import carry_out_run, lacked_memory
 from normless_lab.train import Settings
 from normless_lab.train.pauses import on_sigterm
 from normless_lab.train.turns import Turn

@@ -18,9 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as Remaining
 
 from normless_lab.sweeps.processes import Executor, WorkerDiedError
-from normless_lab.sweeps.runs import OUTCOMES, RunRow
+from normless_lab.sweeps.runs import OUTCOMES, RunRow, carry_out_run, failed_row, put_away
 from normless_lab.sweeps.store import RunState
-from normless_lab.sweeps.worker import carry_out_run, failed_row, put_away
 from normless_lab.train import Settings
 from normless_lab.train.pauses import TimeLimitError
 

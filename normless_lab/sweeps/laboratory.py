@@ -20,10 +20,9 @@ from normless_lab.sweeps.card import CardExecutor, uses_card
 from normless_lab.sweeps.dispatch import Attempt, LaboratoryListener, dispatch
 from normless_lab.sweeps.processes import Executor, ExecutorFactory, LocalExecutor, WorkerDiedError
 from normless_lab.sweeps.result_tables import SweepResult, needed_runs
-from normless_lab.sweeps.runs import RunRow
+from normless_lab.sweeps.runs import RunRow, check_run
 from normless_lab.sweeps.store import RunState, sqlite_url
 from normless_lab.sweeps.sweep import Sweep, SweepError
-from normless_lab.sweeps.worker import check_run
 from normless_lab.train import RunConfig, Settings
 from normless_lab.train.pauses import TerminatedError, on_sigterm
 

@@ -13,7 +13,7 @@ import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import add_json_flag, check_names, print_json, status_line
+from normless.cli import add_json_flag, answer, check_names, status_line
 from normless.errors import NormlessError
 from normless_lab.train.config import RunConfig, TrainConfig
 
@@ -144,11 +144,10 @@ class TrainCommand:
             return 0
         with ProgressBar() as bar:
             result = carry_out(config, directory, listeners=[bar], **how)
-        if namespace.json:
-            print_json(result.to_dict() | {"directory": str(directory)})
-        else:
-            _print_table(_in_words(config, result) | {"directory": str(directory)})
-        return 0
+        words = _in_words(config, result) | {"directory": str(directory)}
+        width = max(map(len, words))
+        text = "\n".join(f"{name:<{width}}  {value}" for name, value in words.items())
+        return answer(namespace, result.to_dict() | {"directory": str(directory)}, text)
 
 
 TRAIN = TrainCommand(TrainConfig, asks=True)
@@ -228,13 +227,3 @@ def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
         "computed": f"in {result.arithmetic}, on {result.device}",
         **({} if result.graph is None else {"steps as a CUDA graph": result.graph}),
     }
-
-
-def _print_table(rows: dict[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in rows.items():
-        table.add_row(f"[bold]{name}", value)
-    Console(soft_wrap=True, highlight=False).print(table)

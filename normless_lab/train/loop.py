@@ -28,10 +28,9 @@ from normless_lab.train.config import RunConfig
 from normless_lab.train.execution import compile_blocks, recompute_where_needed, synchronized, tensor_cores
 from normless_lab.train.objective import EpochRecord, accumulate_gradients, gathered, in_memory_order, l2_term
 from normless_lab.train.pauses import GO_ON, STOPS, Pauses, stop_of
-from normless_lab.train.run_files import save_checkpoint, write_table
+from normless_lab.train.run_files import Sharded, save_checkpoint, write_table
 from normless_lab.train.run_listener import RunListener
 from normless_lab.train.schedules import set_rate
-from normless_lab.train.sharding import Sharded
 from normless_lab.train.step_graph import StepGraph, is_capturable
 from normless_lab.train.task import EpochTraining, Task
 from normless_lab.train.turns import hand_over

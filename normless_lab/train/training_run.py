@@ -23,10 +23,16 @@ from normless_lab.train.loggers import Logger, loggers_of
 from normless_lab.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
 from normless_lab.train.pauses import Pauses
 from normless_lab.train.result import TrainingResult, has_plateaued
-from normless_lab.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
+from normless_lab.train.run_files import (
+    Curves,
+    intact_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    whole_weights,
+)
 from normless_lab.train.run_listener import CallOnEpoch, LiveFiles, RunListener, RunLogger, RunStart
 from normless_lab.train.settings import Settings
-from normless_lab.train.sharding import whole_weights
 from normless_lab.train.task import TASKS, EpochTraining, Task
 from normless_lab.train.turns import GlobalState, current_turn
 
