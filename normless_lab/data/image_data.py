@@ -76,11 +76,6 @@ class ImageData(ABC):
     default_augmentation: Augmentation = field(default_factory=Augmentation)
 
     @property
-    def train_labels(self) -> Tensor:
-        """int64 [N], on the CPU."""
-        return self.train.labels
-
-    @property
     def test_labels(self) -> Tensor:
         """int64 [M], on the CPU."""
         return self.test.labels

@@ -333,23 +333,25 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
     axes.set_axis_off()
     axes.set_xlim(-1.0, width + 1.0)
     axes.set_ylim(-drawing.height, 0.0)
-    _draw_trunk(axes, drawing)
-    for piece, place in drawing.pieces:
-        _draw_piece(axes, piece, place)
-    _draw_marks(axes, drawing)
+    # A line per row, with an arrow if the next row continues it.
+    for (x0, y), (x1, _) in drawing.trunks:
+        axes.plot([x0, x1], [y, y], color=QUIET.light, linewidth=1, zorder=1, label="_trunk")
+    for _, (x, y) in drawing.trunks[:-1]:
+        axes.plot([x], [y], linestyle="none", marker=">", markersize=4, color=QUIET.light, label="_goes on")
+    places: dict[str, list[Point]] = {}
+    for piece, (left, middle) in drawing.pieces:
+        _draw_piece(axes, piece, (left, middle))
+        for mark in piece.marks:
+            places.setdefault(mark.what, []).append((left + mark.x, middle + mark.y))
+    # One line object per kind of mark, with its name in the legend as its label.
+    for what in filter(places.get, MARKS):
+        xs, ys = zip(*places[what], strict=True)
+        axes.plot(xs, ys, zorder=3, label=what, **TOGETHER | MARKS[what])
     name_axes(axes, title=title, across="", up=_summary(residual_map))
     style: dict[str, Any] = {"frameon": False, "fontsize": SMALL_FONT_SIZE, "labelcolor": TEXT.light}
     style |= {"ncols": LEGEND_COLUMNS, "columnspacing": 1.2, "handletextpad": 0.4}
     axes.legend(handles=legend, loc="upper left", bbox_to_anchor=(0, 0), **style)
     return axes
-
-
-def _draw_trunk(axes: Axes, drawing: Drawing) -> None:
-    """Draw a line per row, with an arrow if the next row continues it."""
-    for (x0, y), (x1, _) in drawing.trunks:
-        axes.plot([x0, x1], [y, y], color=QUIET.light, linewidth=1, zorder=1, label="_trunk")
-    for _, (x, y) in drawing.trunks[:-1]:
-        axes.plot([x], [y], linestyle="none", marker=">", markersize=4, color=QUIET.light, label="_goes on")
 
 
 def _draw_piece(axes: Axes, piece: Piece, place: Point) -> None:
@@ -368,17 +370,6 @@ def _draw_piece(axes: Axes, piece: Piece, place: Point) -> None:
     for mark in piece.marks:
         if mark.what not in MARKS:
             axes.text(x + mark.x, y + mark.y, mark.what, bbox=paper, zorder=2, **words)
-
-
-def _draw_marks(axes: Axes, drawing: Drawing) -> None:
-    """Draw one line object per kind of mark, with its name in the legend as its label."""
-    places: dict[str, list[Point]] = {}
-    for piece, (x, y) in drawing.pieces:
-        for mark in piece.marks:
-            places.setdefault(mark.what, []).append((x + mark.x, y + mark.y))
-    for what in filter(places.get, MARKS):
-        xs, ys = zip(*places[what], strict=True)
-        axes.plot(xs, ys, zorder=3, label=what, **TOGETHER | MARKS[what])
 
 
 def _summary(residual_map: ResidualMap) -> str:

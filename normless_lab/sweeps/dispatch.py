@@ -155,7 +155,11 @@ def dispatch(
     running: dict[Future[RunRow], Attempt] = {}
     ended: SimpleQueue[Future[RunRow]] = SimpleQueue()
     while waiting or running:
-        seconds = None if left is None else _remaining(left)
+        seconds = None if left is None else left()
+        if seconds is not None and seconds <= 0:
+            raise TimeLimitError(
+                "The time for runs is over; those in progress are saved, and the same command goes on."
+            )
         begun, rows = _to_begin(waiting, executor.window - len(running), state)
         for attempt in begun:
             config, values = attempt.config, attempt.config.to_dict()
@@ -198,14 +202,6 @@ def _to_begin(waiting: deque[Attempt], most: int, state: RunState) -> tuple[list
         begun += [attempt for attempt in first if attempt.hash not in there]
         rows += there.values()
     return begun, rows
-
-
-def _remaining(left: Callable[[], float]) -> float:
-    """Return the seconds that remain; raise a TimeLimitError if there are none."""
-    seconds = left()
-    if seconds <= 0:
-        raise TimeLimitError("The time for runs is over; those in progress are saved, and the same command goes on.")
-    return seconds
 
 
 def _all_of(ended: SimpleQueue[Future[RunRow]], seconds: float | None) -> list[Future[RunRow]]:

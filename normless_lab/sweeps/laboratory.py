@@ -228,10 +228,6 @@ class Laboratory:
                 raise WeightsError(f"The weights of run {name[:8]} are not in {kept / name}: it {end}.")
         return [kept / name for name in runs]
 
-    def weights_folder(self, config: Settings) -> Path:
-        """Return the folder of a run's kept weights."""
-        return self.kept / config.hash
-
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         """Call a function, importable by name, in a worker process; its result is not stored."""
         return self._entered(self._factory).submit(function, *args)

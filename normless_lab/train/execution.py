@@ -132,7 +132,8 @@ def compile_blocks(
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     mapped = residual_map or find_residual_map(model, *inputs, **kwargs)
     modules = _blocks(model, mapped) or [model]
-    structures = {_structure(module) for module in modules}
+    # The text of a module with the shapes of its parameters.
+    structures = {f"{module} {[tuple(each.shape) for each in module.parameters()]}" for module in modules}
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, _VERSIONS * len(structures))
     for module in modules:
@@ -148,12 +149,6 @@ def _blocks(model: nn.Module, mapped: ResidualMap) -> list[nn.Module]:
         return []
     outermost = [path for path in paths if not any(path.startswith(f"{outer}.") for outer in paths)]
     return [model.get_submodule(path) for path in sorted(outermost)]
-
-
-def _structure(module: nn.Module) -> str:
-    """Return the text of a module with the shapes of its parameters."""
-    shapes = [tuple(parameter.shape) for parameter in module.parameters()]
-    return f"{module} {shapes}"
 
 
 # Of the free memory, what activations may take before they are recomputed.

@@ -47,7 +47,10 @@ class Sharded(ModelParallelStrategy):
 
     def save_checkpoint(self, path: Any, state: dict[str, Any], *_: Any, **__: Any) -> None:
         """Write the state with whole tensors in the first process."""
-        whole = {name: _whole(item.state_dict()) if _is_stateful(item) else item for name, item in state.items()}
+        stateful = (nn.Module, torch.optim.Optimizer)
+        whole = {
+            name: _whole(item.state_dict()) if isinstance(item, stateful) else item for name, item in state.items()
+        }
         if self.is_global_zero:
             torch.save(whole, path)
 
@@ -69,10 +72,6 @@ class Sharded(ModelParallelStrategy):
             else:
                 state[name] = entry
         return stored
-
-
-def _is_stateful(value: Any) -> bool:
-    return isinstance(value, nn.Module | torch.optim.Optimizer)
 
 
 def _whole(state: Any) -> Any:

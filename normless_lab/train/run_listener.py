@@ -59,17 +59,6 @@ class RunListener:
         """The training stops before its end: interrupted, saved for later, or by an error."""
 
 
-class CallOnEpoch(RunListener):
-    """Calls a function with the row of every epoch."""
-
-    def __init__(self, call: Callable[[Any], None]) -> None:
-        self._call = call
-
-    def on_epoch(self, row: Any) -> None:
-        """Call the function with the row."""
-        self._call(row)
-
-
 class ProgressBar(RunListener):
     """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager.
 

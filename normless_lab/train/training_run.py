@@ -31,7 +31,7 @@ from normless_lab.train.run_files import (
     save_checkpoint,
     whole_weights,
 )
-from normless_lab.train.run_listener import CallOnEpoch, LiveFiles, RunListener, RunLogger, RunStart
+from normless_lab.train.run_listener import LiveFiles, RunListener, RunLogger, RunStart
 from normless_lab.train.settings import Settings
 from normless_lab.train.task import TASKS, EpochTraining, Task
 from normless_lab.train.turns import GlobalState, current_turn
@@ -45,7 +45,6 @@ class Options(TypedDict, total=False):
     Attributes:
         resume: resume the run in the directory, the default; if False, an existing run is moved to the folder
             `former` when the new run begins.
-        on_epoch: called with the row of every finished epoch.
         listeners: notified of starts, steps, epochs and ends, only in the first process.
         ride_along: probes that measure passes of the training, in the first process; their tables are written to
             `probes/` in the directory, a file per epoch. Weights and results of the run do not change. The run has
@@ -60,7 +59,6 @@ class Options(TypedDict, total=False):
     """
 
     resume: bool
-    on_epoch: Callable[[Any], None] | None
     listeners: Sequence[RunListener]
     ride_along: RideAlong | None
     time_limit: str | None
@@ -101,7 +99,7 @@ def _prepared(
     config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]
 ) -> tuple[GlobalState, Pauses, Callable[[], Result]]:
     """Return the global state of a run, when it pauses, and the run itself, which has not written anything."""
-    on_epoch, ride_along, watch = options.get("on_epoch"), options.get("ride_along"), options.get("watch", False)
+    ride_along, watch = options.get("ride_along"), options.get("watch", False)
     if ride_along is not None or watch:
         check_measurable(config)
     if ride_along is not None:
@@ -111,7 +109,7 @@ def _prepared(
         raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
     place = _place(directory, type(config))
     fabric = make_fabric(config)
-    listeners = [*options.get("listeners", ()), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
+    listeners = [*options.get("listeners", ())]
     if not fabric.is_global_zero:
         listeners, ride_along = [], None
     pauses = Pauses(options.get("time_limit"), options.get("checkpoint_every"))
@@ -194,7 +192,11 @@ def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pause
             curves.add_epoch(trained.losses, row)
             training.write_measurements(epoch + 1)
             if row is None:
-                _say_diverged(training, epoch, trained)
+                if training.watch is not None and trained.diverged is not None:
+                    # Hooks see torch's own optimizer, inside Fabric's.
+                    optimizer = getattr(training.optimizer, "optimizer", training.optimizer)
+                    step = epoch * steps + trained.diverged + 1
+                    training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
                 return _result(training, curves, trained)
             save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
             for listener in listeners:
@@ -208,15 +210,6 @@ def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pause
         raise
     finally:
         training.close()
-
-
-def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> None:
-    """Report the loss at which the training stops to the watch, if there is one."""
-    if training.watch is not None and trained.diverged is not None:
-        step = epoch * training.task.steps_per_epoch + trained.diverged + 1
-        # Hooks see torch's own optimizer, inside Fabric's.
-        optimizer = getattr(training.optimizer, "optimizer", training.optimizer)
-        training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
 
 
 def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:

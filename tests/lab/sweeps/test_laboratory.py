@@ -145,7 +145,7 @@ def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
     other = TinyConfig(seed=7)
     with Laboratory(tmp_path, executor=lambda: here) as lab:
         lab.run(sweep)
-        assert lab.weights(configs) == [lab.weights_folder(config) for config in configs]
+        assert lab.weights(configs) == [lab.kept / config.hash for config in configs]
         assert len(here.carried_out) == 2
         # A run that was finished without them starts again; its row stays.
         (row,) = lab.carry_out([other])
