@@ -114,7 +114,12 @@ format: $(INSTALLED)
 
 # `python -m benchmarks.card` measures a CUDA card.
 bench: $(INSTALLED)
-	$(BIN)/normless bench all
+	$(BIN)/normless bench step
+	$(BIN)/normless bench step --depth 16 --width 4
+	$(BIN)/normless bench inference
+	$(BIN)/normless bench memory
+	for WHAT in conversion probe watch sweep; do $(BIN)/python -m benchmarks.ratios $$WHAT; done
+	$(BIN)/python -m benchmarks.images_per_second
 
 # Rows of the held half are counted, and not shown; `make bench-doctor DOCTOR="--set published --half seen"` asks a part.
 bench-doctor: $(INSTALLED)

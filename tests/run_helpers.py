@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ class Interrupt(RunListener):
     def on_step(self, step: int, loss: float) -> None:
         if step == self.at:
             raise KeyboardInterrupt
+
+
+class OnEpoch(RunListener):
+    """Calls a function with the row of every epoch."""
+
+    def __init__(self, call: Callable[[Any], object]) -> None:
+        self.call = call
+
+    def on_epoch(self, row: Any) -> None:
+        self.call(row)
 
 
 def two_processes(program: str, folder: Path, restarts: int = 0) -> subprocess.CompletedProcess[str]:

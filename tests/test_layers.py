@@ -49,7 +49,7 @@ LABORATORY = [
     {"train"},
     {"plots"},
     {"sweeps"},
-    {"demo", "bench", "live"},
+    {"bench", "live"},
     {"cli"},
 ]
 LAYERS = [

@@ -16,9 +16,8 @@ import torch
 from benchmarks.card.runs import accuracy_configs, measure_accuracy, measure_together
 from benchmarks.card.settings import CardBench
 from benchmarks.card.steps import matrix_product_flops, measure_steps
-from normless_lab.bench.step import REFERENCE
-from normless_lab.bench.timing import Timer, timer_of
-from normless_lab.train.arithmetic import device_name
+from normless_lab.bench.step import REFERENCE, Timer, timer_of
+from normless_lab.train.execution import device_name
 from normless_lab.train.image_task import ImageTask
 
 Row = dict[str, Any]

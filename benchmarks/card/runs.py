@@ -16,10 +16,9 @@ from benchmarks.card.settings import CardBench
 from normless.errors import DataNotFoundError
 from normless_lab.bench.step import StepBench
 from normless_lab.data import ImageData, load_data
-from normless_lab.sweeps.executors.admission import SETTLED, Admission
-from normless_lab.sweeps.executors.card_worker import Turns
-from normless_lab.sweeps.executors.processes import Ended, Order
-from normless_lab.sweeps.worker import carry_out_run
+from normless_lab.sweeps.card import SETTLED, Admission, Turns
+from normless_lab.sweeps.processes import Ended, Order
+from normless_lab.sweeps.runs import carry_out_run
 from normless_lab.train import TrainConfig, train
 from normless_lab.train.image_task import ImageTask
 from normless_lab.train.result import Row

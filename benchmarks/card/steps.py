@@ -18,9 +18,17 @@ from torch import Tensor, nn
 
 from benchmarks.card.settings import MODES, CardBench
 from normless.residual import residual_map
-from normless_lab.bench.by_hand import Bare, HandWrittenFixup
-from normless_lab.bench.step import REFERENCE, StepBench, opened, step_on_batches
-from normless_lab.bench.timing import Timer, ratio_table, seconds_in_turns
+from normless_lab.bench.step import (
+    REFERENCE,
+    Bare,
+    HandWrittenFixup,
+    StepBench,
+    Timer,
+    opened,
+    ratio_table,
+    seconds_in_turns,
+    step_on_batches,
+)
 from normless_lab.train.step_graph import WARMUP, StepGraph
 
 BATCH_NORM = "batch_norm"
@@ -184,7 +192,7 @@ class Compiler:
             for block in network.blocks:
                 block.compile(dynamic=False)
         else:
-            compile_blocks = resolve_name("normless_lab.train.compilation:compile_blocks")
+            compile_blocks = resolve_name("normless_lab.train.execution:compile_blocks")
             compile_blocks(network, residual_map=residual_map(network, inputs))
 
 

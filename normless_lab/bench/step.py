@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
+from typing import Any
 
 import pandas as pd
 import torch
@@ -14,10 +18,155 @@ from torch.nn import functional as F
 
 from normless.affine import fuse_for_inference
 from normless.conversion import convert
-from normless.models import resnet_cifar, wide_resnet
-from normless_lab.bench.by_hand import Bare, HandWrittenFixup
-from normless_lab.bench.timing import ratio_table, seconds_in_turns, timer_of
-from normless_lab.train.memory import activation_bytes
+from normless.models import BasicBlock, resnet_cifar, wide_resnet
+from normless_lab.train.execution import activation_bytes
+
+# Seconds of one call of an action.
+Timer = Callable[[Callable[[], object]], float]
+
+
+def wall_seconds(action: Callable[[], object]) -> float:
+    """Return the seconds of a call, by the clock."""
+    start = perf_counter()
+    action()
+    return perf_counter() - start
+
+
+def timer_of(device: torch.device, calls: int = 1) -> Timer:
+    """Return a function that times an action on a device: by the clock, or on a GPU by events around some calls.
+
+    On a GPU it returns the mean of the calls; the device is synchronized before the first and after the last.
+    """
+    if device.type != "cuda":
+        return wall_seconds
+    cuda: Any = torch.cuda
+
+    def timed(action: Callable[[], object]) -> float:
+        with torch.cuda.device(device):
+            start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(calls):
+                action()
+            end.record()
+            end.synchronize()
+        milliseconds: float = start.elapsed_time(end)
+        return milliseconds / 1000 / calls
+
+    return timed
+
+
+def seconds_in_turns(
+    actions: Mapping[str, Callable[[], object]], rounds: int, timer: Timer = wall_seconds
+) -> pd.DataFrame:
+    """Time alternating actions after one call of each; a row per round and a column of seconds per action.
+
+    Every other round is in reverse order. Garbage is collected before each action.
+    """
+    for action in actions.values():
+        action()
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(rounds):
+        for name in list(actions)[:: -1 if turn % 2 else 1]:
+            gc.collect()
+            times[name].append(timer(actions[name]))
+    return pd.DataFrame(times)
+
+
+def ratio_table(name: str, seconds: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per action from seconds and ratios with a row per round.
+
+    Columns: the actions under the name, seconds (median), ratio (median), lowest and highest of the ratios.
+    """
+    return pd.DataFrame(
+        {
+            name: seconds.columns,
+            "seconds": seconds.median().to_numpy(),
+            "ratio": ratios.median().to_numpy(),
+            "lowest": ratios.min().to_numpy(),
+            "highest": ratios.max().to_numpy(),
+        }
+    )
+
+
+class BareBlock(nn.Module):
+    """relu(shortcut(x) + conv2(relu(conv1(x)))), in place where possible, without norms and scalars."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.shortcut = map(block.get_submodule, ("conv1", "conv2", "shortcut"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes as `BasicBlock`."""
+        h: Tensor = self.conv2(self.conv1(x).relu_())
+        return h.add_(self.shortcut(x)).relu_()
+
+
+class BareWideBlock(BareBlock):
+    """shortcut(·) + conv2(relu(conv1(relu(x)))), where a convolution as shortcut reads relu(x), and an identity x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes as `WideBlock`."""
+        projects = isinstance(self.shortcut, nn.Conv2d)
+        h = x.relu_() if projects else torch.relu(x)
+        skip: Tensor = self.shortcut(h if projects else x)
+        branch: Tensor = self.conv2(self.conv1(h).relu_())
+        return branch.add_(skip)
+
+
+class Bare(nn.Module):
+    """The convolutions, ReLUs and sums of a `ResNetCifar` or `WideResNet`, on copies of its weights."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        network = deepcopy(network)
+        self.stem, self.pool, self.classifier = network.stem, network.pool, network.classifier
+        kinds = [BareBlock if isinstance(block, BasicBlock) else BareWideBlock for block in network.blocks]
+        self.blocks = nn.Sequential(*(kind(block) for kind, block in zip(kinds, network.blocks, strict=True)))
+        self.is_wide = BareWideBlock in kinds
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        h: Tensor = self.stem(x)
+        h = self.blocks(h if self.is_wide else h.relu_())
+        logits: Tensor = self.classifier(self.pool(h.relu_() if self.is_wide else h))
+        return logits
+
+
+class HandWrittenFixupBlock(nn.Module):
+    """Fixup's basic block as usually written: scalars are added to activations and multiply them."""
+
+    def __init__(self, block: BasicBlock) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.shortcut = map(block.get_submodule, ("conv1", "conv2", "shortcut"))
+        self.bias1a, self.bias1b, self.bias2a, self.bias2b = (nn.Parameter(torch.zeros(1)) for _ in range(4))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(skip(x) + scale · conv2(relu(conv1(x + bias1a) + bias1b) + bias2a) + bias2b)."""
+        h = torch.relu(self.conv1(x + self.bias1a) + self.bias1b)
+        h = self.conv2(h + self.bias2a) * self.scale + self.bias2b
+        return torch.relu(h + self.shortcut(x))
+
+
+class HandWrittenFixup(nn.Module):
+    """A CIFAR ResNet with hand-written Fixup blocks; shapes as `ResNetCifar`."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        network = deepcopy(network)
+        self.stem, self.pool, self.classifier = network.stem, network.pool, network.classifier
+        self.blocks = nn.Sequential(
+            *(HandWrittenFixupBlock(block) for block in network.blocks if isinstance(block, BasicBlock))
+        )
+        self.bias1, self.bias2 = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        h = self.blocks(torch.relu(self.stem(x) + self.bias1))
+        logits: Tensor = self.classifier(self.pool(h) + self.bias2)
+        return logits
+
 
 REFERENCE = "bare"
 OFFICIAL = "hand-written fixup"

@@ -12,10 +12,9 @@ from typing_extensions import TypeVar
 
 from normless.registry import Registry, check_arguments, did_you_mean
 from normless.spec import parse_call
-from normless_lab.data.images.built_in import correlated, digits, gaussian
-from normless_lab.data.images.image_data import ImageData
-from normless_lab.data.images.image_folder import image_folder, pets
-from normless_lab.data.images.small_images import cifar10, cifar100, svhn
+from normless_lab.data.image_data import ImageData
+from normless_lab.data.image_files import image_folder, pets
+from normless_lab.data.small_images import cifar10, cifar100, correlated, digits, gaussian, svhn
 
 DATA: Registry[Any] = Registry("data set", "data", package="normless_lab")
 

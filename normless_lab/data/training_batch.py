@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from normless_lab.data.images.augmentation import Augmentation
+from normless_lab.data.augmentation import Augmentation
 from normless_lab.data.sources import load_data
 
 

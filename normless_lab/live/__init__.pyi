@@ -1,4 +1,4 @@
-from .run_page import run_view as run_view
 from .server import LiveServer as LiveServer
-from .sweep_view import SweepViewer as SweepViewer
 from .view import View as View
+from .views import SweepViewer as SweepViewer
+from .views import run_view as run_view

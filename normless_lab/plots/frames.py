@@ -1,10 +1,10 @@
-"""The keyword arguments of the grammars: a common frame, and the style of each; required columns."""
+"""The keyword arguments of the grammars; required columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,13 @@ class Law:
     y: str | Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 
-class Frame(TypedDict, total=False):
-    """The keyword arguments of every grammar.
+class Style(TypedDict, total=False):
+    """The keyword arguments of the grammars; each says in its docstring which of the last groups it takes.
 
     Every grammar also takes ``ax``, the axes to draw on instead of a new figure, and those with series ``by``, the
     column of their names, ``scheme`` by default.
 
-    Keys:
+    Keys of all grammars:
         inks: the colour and marker of each series; by default those of its scheme.
         title: above the plot.
         x_label, y_label: of the axes, with units; by default those of the columns.
@@ -49,6 +49,34 @@ class Frame(TypedDict, total=False):
         names: where the names of the series are: in a legend beside the plot (the default), in one within it, or
             nowhere.
         size: of a new figure, in inches.
+
+    Keys of series, for `lines`, `points`, `measured_on_predicted` and `histogram`:
+        each: a column of single curves within a series, such as runs: thin lines, or the only lines if `summary` is
+            None.
+        summary: of rows with the same x, as `pandas` names it. For `lines` ``"mean"`` (the default), ``"median"``,
+            ``"sum"``; for `points` ``"median"`` or ``"mean"`` draws a line through theirs.
+        band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
+        error: bars: the column of their half width, or the columns of their ends.
+        hollow: a column of booleans; points that have it are hollow, since they did not train.
+        named: the name in the legend, from that of the series, and for `lines` its last value; empty for none.
+        beside: a column of reference numbers of named rows, such as published ones, drawn as hollow marks, and
+            `beside_marker`, the marker of those.
+        groups: a column by which named rows are put together; its labels are above their rows.
+        predicted: the column of the prediction; ``predicted_`` and the measured column by default.
+        law: the column of a dotted line, such as the law of an idealized network; of `histogram` a table of curves
+            with the columns ``x``, ``density`` and that of the series. Its name is `law_name`.
+        apart: the distance of neighbouring series, in units of x.
+        joined: draw a line through the measured points; the prediction is then dashed.
+
+    Keys of bins and cells, for `histogram` and `heat_map`:
+        bins: the number of bins in which values are counted, 50 by default.
+        limits: of the bins; values beyond are counted in the outermost. From 0 to the largest value by default.
+        share: count shares instead of densities.
+        height: the column of the heights of bins or bars, ``density`` by default.
+        bars: draw a bar of the height at each x.
+        signed: blue below 0 and orange above; otherwise from the paper's colour at 0 to dark.
+        ink: the colour of values that are not signed.
+        unit: of the value, beside the scale.
     """
 
     inks: Mapping[str, Ink]
@@ -67,104 +95,25 @@ class Frame(TypedDict, total=False):
     name: str
     names: Names
     size: tuple[float, float]
-
-
-class LineStyle(Frame, total=False):
-    """The keyword arguments of `lines`.
-
-    Keys:
-        each: a column of single curves within a series, such as runs: thin lines, or the only lines if `summary` is
-            None.
-        summary: of rows with the same x, as `pandas` names it: ``"mean"`` (the default), ``"median"``, ``"sum"``.
-        band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
-        error: bars: the column of their half width, or the columns of their ends.
-        hollow: a column of booleans; points that have it are hollow, since they did not train.
-        named: the name in the legend, from that of the series and its last value; empty for none.
-    """
-
     each: str
     summary: str | None
     band: str
     error: str | tuple[str, str]
     hollow: str
-    named: Callable[[str, float], str]
-
-
-class PointStyle(Frame, total=False):
-    """The keyword arguments of `points`.
-
-    Keys:
-        summary: ``"median"`` or ``"mean"`` draws a line through that of the points with the same x.
-        hollow: a column of booleans; points that have it are hollow.
-        error: bars of named rows: the column of their half width, or the columns of their ends.
-        beside: a column of reference numbers of named rows, such as published ones, drawn as hollow marks.
-        beside_marker: the marker of those.
-        groups: a column by which named rows are put together; its labels are above their rows.
-    """
-
-    summary: str
-    hollow: str
-    error: str | tuple[str, str]
+    named: Callable[..., str]
     beside: str | None
     beside_marker: str
     groups: str
-
-
-class PredictionStyle(Frame, total=False):
-    """The keyword arguments of `measured_on_predicted`.
-
-    Keys:
-        predicted: the column of the prediction; ``predicted_`` and the measured column by default.
-        law: the column of a dotted line, such as the law of an idealized network.
-        law_name: the name of that line; none by default.
-        error: the column of the half width of bars.
-        apart: the distance of neighbouring series, in units of x.
-        joined: draw a line through the measured points; the prediction is then dashed.
-        named: the name in the legend, from that of the series.
-    """
-
     predicted: str
-    law: str | None
+    law: Any
     law_name: str
-    error: str
     apart: float
     joined: bool
-    named: Callable[[str], str]
-
-
-class HistogramStyle(Frame, total=False):
-    """The keyword arguments of `histogram`.
-
-    Keys:
-        bins: the number of bins in which values are counted, 50 by default.
-        limits: of the bins; values beyond are counted in the outermost. From 0 to the largest value by default.
-        share: count shares instead of densities.
-        height: the column of the heights of bins or bars, ``density`` by default.
-        bars: draw a bar of the height at each x.
-        each: a column of single histograms within a series, such as runs, drawn over each other.
-        law: curves over the histograms: the columns ``x``, ``density`` and that of the series.
-        law_name: the name of those curves.
-    """
-
     bins: int
     limits: tuple[float, float]
     share: bool
     height: str
     bars: bool
-    each: str
-    law: pd.DataFrame | None
-    law_name: str
-
-
-class HeatMapStyle(Frame, total=False):
-    """The keyword arguments of `heat_map`.
-
-    Keys:
-        signed: blue below 0 and orange above; otherwise from the paper's colour at 0 to dark.
-        ink: the colour of values that are not signed.
-        unit: of the value, beside the scale.
-    """
-
     signed: bool
     ink: Ink
     unit: str

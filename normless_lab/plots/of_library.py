@@ -11,13 +11,15 @@ from matplotlib.axes import Axes
 
 from normless.doctor import Watch
 from normless.doctor.trained import Health
+from normless.doctor.trained.limits import QUANTITIES
 from normless.probes import PROBES, Measurements
 from normless.residual import ResidualMap
-from normless_lab.plots.grammars.heat_map import heat_map
-from normless_lab.plots.grammars.lines import lines
-from normless_lab.plots.health import health_by_layer
-from normless_lab.plots.probe_plots import PLOTS, figures_of
-from normless_lab.plots.save import description, inline_image, save_png, save_svg, svg_text
+from normless_lab.plots.frame import new_panels, title_axes
+from normless_lab.plots.line_plots import lines
+from normless_lab.plots.page import description, inline_image, save_png, save_svg, svg_text
+from normless_lab.plots.palette import SCHEME_INKS
+from normless_lab.plots.plot import PLOTS, figures_of
+from normless_lab.plots.point_plots import heat_map, points
 from normless_lab.plots.structure import blocks_on_trunk
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ _MAPS = {
 _SHARES = ("multiplier", "off", "lost")
 # Layers that are named on the axis; more are numbered.
 _NAMED = 16
+
+
+# Of layers by their kind.
+_KINDS = {"norm": "batch_norm", "weight": "skipinit", "activation": "fixup", "attention": "rezero", "block": "lsuv"}
+_BEYOND = "beyond the limit"
 
 
 class Figures(list[Axes]):
@@ -80,6 +87,36 @@ def draw_map(result: ResidualMap | Health, title: str, path: Path) -> None:
         drawn = axes.get_figure(root=True)
         assert drawn is not None
         drawn.savefig(path, format="pdf", metadata={"CreationDate": None})
+
+
+def health_by_layer(report: Health, *, title: str = "Health by layer") -> Axes:
+    """Draw the quantities of a report that are not zero in all layers, and return the uppermost panel.
+
+    Limits are dotted lines; layers beyond one have the colour of a fault, and the worst has its name.
+    """
+    table = report.table.reset_index(drop=True)
+    shown = [name for name in QUANTITIES if (table[name].fillna(0) != 0).any()]
+    panels = new_panels(1, max(len(shown), 1), width=8.6, height=1.9)
+    inks = {kind: SCHEME_INKS[scheme] for kind, scheme in _KINDS.items()} | {_BEYOND: SCHEME_INKS["none"]}
+    for axes, name in zip(panels, shown, strict=False):
+        quantity, values = QUANTITIES[name], table[name].astype(float)
+        limit = np.nan if quantity.limit is None else quantity.limit
+        beyond = values < limit if quantity.below else values >= limit
+        rows = table.assign(order=table.index + 1, kind=table["kind"].mask(beyond, _BEYOND))[values.notna()]
+        log = "y" if quantity.log and (values > 0).any() else ""
+        frame: dict[str, Any] = {"title": "", "x_label": "", "y_label": quantity.words, "log": log, "inks": inks}
+        # A limit far from the values would squeeze them into a line.
+        near = quantity.limit is not None and limit <= 30 * values.max()
+        frame |= {"y_marks": [limit] if near else [], "x_limits": (0, len(table) + 1)}
+        points(rows, axes, x="order", y=name, by="kind", names="legend" if axes is panels[0] else "none", **frame)
+        if beyond.any():
+            worst: Any = values[beyond].idxmin() if quantity.below else values[beyond].idxmax()
+            side = "right" if worst > len(table) / 2 else "left"
+            axes.annotate(str(table["layer"][worst]), (worst + 1, values[worst]), ha=side, fontsize=8)
+    count = len(report.findings)
+    title_axes(panels[0], f"{title}: {count} finding{'s' * (count != 1)}\n")
+    panels[-1].set_xlabel("layer, in order of execution")
+    return panels[0]
 
 
 def draw_probes(

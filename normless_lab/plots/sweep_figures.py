@@ -1,6 +1,6 @@
 """The figures of sweeps: accuracies, optima and learning rates against depth, batch size, rate or epoch.
 
-All draw on `ax` or on a new figure, take the keyword arguments of `Frame`, such as `title` and `inks`, and raise a
+All draw on `ax` or on a new figure, take the keyword arguments of `Style`, such as `title` and `inks`, and raise a
 ValueError if the table lacks a column or is empty. `series` is the column of the names of the lines.
 """
 
@@ -13,36 +13,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.plots.frames import Frame, Law, require_columns
-from normless_lab.plots.grammars.frame import label_of
-from normless_lab.plots.grammars.lines import lines
-from normless_lab.plots.grammars.measured_on_predicted import measured_on_predicted
-from normless_lab.plots.plot import Plot
+from normless_lab.plots.frame import label_of
+from normless_lab.plots.frames import Law, Style, require_columns
+from normless_lab.plots.line_plots import lines, measured_on_predicted
+from normless_lab.plots.point_plots import points
 
 _RATES = ("rate", "rate_low", "rate_high")
-
-
-_ACCURACY_AGAINST_RATE = Plot(
-    "points",
-    lambda runs: runs.assign(failed=runs["outcome"] != "trained"),
-    x="rate",
-    y="test_accuracy",
-    summary="mean",
-    hollow="failed",
-    log="x",
-    y_limits=(0, 100),
-    x_label="learning rate (hollow: diverged or at chance)",
-    y_label="test accuracy (%)",
-)
-_OPTIMUM = Plot(
-    "lines",
-    lambda optima: optima.assign(untrained=~optima["trainable"].astype(bool)),
-    y="mean",
-    error="deviation",
-    hollow="untrained",
-    named=lambda name, _: name.replace("_", " "),
-    log="x",
-)
 
 
 def accuracy_against_epoch(
@@ -51,7 +27,7 @@ def accuracy_against_epoch(
     *,
     series: str,
     columns: Sequence[str] = ("test_accuracy", "training_accuracy"),
-    **frame: Unpack[Frame],
+    **frame: Unpack[Style],
 ) -> Axes:
     """Draw mean accuracies against the epoch with a band of one sample standard deviation, a line per series.
 
@@ -75,13 +51,26 @@ def accuracy_against_epoch(
     )
 
 
-def accuracy_against_rate(runs: pd.DataFrame, ax: Axes | None = None, *, series: str, **frame: Unpack[Frame]) -> Axes:
+def accuracy_against_rate(runs: pd.DataFrame, ax: Axes | None = None, *, series: str, **frame: Unpack[Style]) -> Axes:
     """Draw test accuracy against the learning rate, a line per series through its means; hollow runs did not train.
 
     The table has a row per run: the column `series`, ``rate``, ``outcome`` and ``test_accuracy`` (in percent).
     """
     require_columns(runs, (series, "rate", "outcome", "test_accuracy"), "Accuracy against the learning rate")
-    return _ACCURACY_AGAINST_RATE(runs, ax, by=series, **frame)
+    return points(
+        runs.assign(failed=runs["outcome"] != "trained"),
+        ax,
+        x="rate",
+        y="test_accuracy",
+        by=series,
+        summary="mean",
+        hollow="failed",
+        log="x",
+        y_limits=(0, 100),
+        x_label="learning rate (hollow: diverged or at chance)",
+        y_label="test accuracy (%)",
+        **frame,  # type: ignore[misc]
+    )
 
 
 def optimum_against(
@@ -90,7 +79,7 @@ def optimum_against(
     *,
     series: str,
     across: str,
-    **frame: Unpack[Frame],
+    **frame: Unpack[Style],
 ) -> Axes:
     """Draw the result at the optimal learning rate, a line per series with its deviations; hollow did not train.
 
@@ -102,7 +91,19 @@ def optimum_against(
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
     bounds = (0, 100) if "%" in frame.get("y_label", "") else (0, None)
-    return _OPTIMUM(optima, ax, x=across, by=series, bounds=bounds, **frame)
+    return lines(
+        optima.assign(untrained=~optima["trainable"].astype(bool)),
+        ax,
+        x=across,
+        y="mean",
+        by=series,
+        error="deviation",
+        hollow="untrained",
+        named=_with_blanks,
+        log="x",
+        bounds=bounds,
+        **frame,  # type: ignore[misc]
+    )
 
 
 def rate_against(
@@ -111,7 +112,7 @@ def rate_against(
     *,
     series: str,
     across: str,
-    **frame: Unpack[Frame],
+    **frame: Unpack[Style],
 ) -> Axes:
     """Draw the optimal learning rate, a line per series; bars reach over all rates within one deviation of it.
 
@@ -137,7 +138,7 @@ def rate_against(
         y="rate",
         by=series,
         error=("rate_low", "rate_high"),
-        named=lambda name, _: name.replace("_", " "),
+        named=_with_blanks,
         log="x",
         y_ticks="powers of 2",
         # The neighbours of a single rate give the axis its scale.
@@ -185,3 +186,7 @@ def skip_variance_against_block(
         title="Signal at initialization",
         y_label="variance on the skip path",
     )
+
+
+def _with_blanks(name: str, _: float) -> str:
+    return name.replace("_", " ")

@@ -16,16 +16,13 @@ from sqlalchemy import URL
 
 from normless.code_names import name_code
 from normless.errors import NormlessError
-from normless_lab.sweeps.dispatch import Attempt, dispatch
-from normless_lab.sweeps.executors.card import CardExecutor, uses_card
-from normless_lab.sweeps.executors.executor import Executor, ExecutorFactory, WorkerDiedError
-from normless_lab.sweeps.executors.local import LocalExecutor
-from normless_lab.sweeps.progress import LaboratoryListener
+from normless_lab.sweeps.card import CardExecutor, uses_card
+from normless_lab.sweeps.dispatch import Attempt, LaboratoryListener, dispatch
+from normless_lab.sweeps.processes import Executor, ExecutorFactory, LocalExecutor, WorkerDiedError
 from normless_lab.sweeps.result_tables import SweepResult, needed_runs
-from normless_lab.sweeps.runs import RunRow
+from normless_lab.sweeps.runs import RunRow, check_run
 from normless_lab.sweeps.store import RunState, sqlite_url
 from normless_lab.sweeps.sweep import Sweep, SweepError
-from normless_lab.sweeps.worker import check_run
 from normless_lab.train import RunConfig, Settings
 from normless_lab.train.pauses import TerminatedError, on_sigterm
 
@@ -231,10 +228,6 @@ class Laboratory:
                 raise WeightsError(f"The weights of run {name[:8]} are not in {kept / name}: it {end}.")
         return [kept / name for name in runs]
 
-    def weights_folder(self, config: Settings) -> Path:
-        """Return the folder of a run's kept weights."""
-        return self.kept / config.hash
-
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         """Call a function, importable by name, in a worker process; its result is not stored."""
         return self._entered(self._factory).submit(function, *args)
@@ -292,7 +285,7 @@ class Laboratory:
         self.execute(attempts, finished=finished)
 
     def execute(self, attempts: Sequence[Attempt], *, finished: int = 0) -> None:
-        """Execute runs, such as the `missing` ones of a `PlannedLaboratory`; `finished` others have a row.
+        """Execute runs, of several sweeps for example; `finished` others have a row.
 
         TimeLimitError if no seconds are left.
         """

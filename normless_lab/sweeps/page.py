@@ -25,11 +25,9 @@ from normless_lab.plots import (
     write_page,
 )
 from normless_lab.process import available_cores
-from normless_lab.sweeps.optimum import is_minimized
-from normless_lab.sweeps.result_tables import SweepResult
-from normless_lab.sweeps.runs import OUTCOMES
+from normless_lab.sweeps.result_tables import SweepResult, is_minimized
+from normless_lab.sweeps.runs import OUTCOMES, versions
 from normless_lab.sweeps.sweep import label_of
-from normless_lab.sweeps.worker import versions
 
 # The column of the names of lines.
 SERIES = "series"

@@ -15,9 +15,8 @@ from typing import Any
 
 from normless_lab.sweeps.laboratory import Laboratory
 from normless_lab.sweeps.result_tables import NeededRuns, needed_runs
-from normless_lab.sweeps.runs import OUTCOMES, RunOutcome, RunRow
+from normless_lab.sweeps.runs import LOCK, OUTCOMES, RunOutcome, RunRow, finished_epochs, is_locked
 from normless_lab.sweeps.sweep import Sweep
-from normless_lab.sweeps.worker import LOCK, finished_epochs, is_locked
 from normless_lab.train import Settings
 
 # The hash of a run, which names its folder.

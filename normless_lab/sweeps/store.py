@@ -112,7 +112,7 @@ class RunState:
     def create(self) -> None:
         """Create the table if it is missing."""
         if not self._exists:
-            self._do(_create_table, OPENING)
+            self._do(lambda connection: connection.execute(CreateTable(RUNS, if_not_exists=True)), OPENING)
             self._exists = True
 
     def add(self, rows: Sequence[RunRow]) -> None:
@@ -150,13 +150,22 @@ class RunState:
 
     def _select(self, hashes: Collection[str], what: Any) -> Iterator[dict[str, Any]]:
         for batch in _batches(hashes if self._has_table() else ()):
-            statement = sa.select(what).where(RUNS.c.hash.in_(batch))
-            yield from map(dict, self._do(partial(_mappings, statement)))
+
+            def rows(connection: sa.Connection, batch: list[str] = batch) -> Sequence[Any]:
+                return connection.execute(sa.select(what).where(RUNS.c.hash.in_(batch))).mappings().all()
+
+            yield from map(dict, self._do(rows))
 
     def _has_table(self) -> bool:
         """Whether there is a table, also of another process by now; a missing file is not created."""
         if not self._exists and (self._file is None or self._file.exists()):
-            names, views = self._do(_tables_and_views, OPENING)
+            names, views = self._do(
+                lambda connection: [
+                    sa.inspect(connection).get_table_names(),
+                    sa.inspect(connection).get_view_names(),
+                ],
+                OPENING,
+            )
             if RUNS.name in views:
                 raise StateError(
                     f"The runs' database {self._shown} has a view named {RUNS.name} in place of the table of runs: "
@@ -290,15 +299,6 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-def _create_table(connection: sa.Connection) -> None:
-    connection.execute(CreateTable(RUNS, if_not_exists=True))
-
-
-def _tables_and_views(connection: sa.Connection) -> tuple[list[str], list[str]]:
-    found = sa.inspect(connection)
-    return found.get_table_names(), found.get_view_names()
-
-
 def _check_pages(connection: sa.Connection, shown: str) -> None:
     """Raise a StateError if the pages of a SQLite file disagree."""
     if connection.dialect.name == "sqlite":
@@ -342,10 +342,6 @@ def _is_temporary(error: DBAPIError) -> bool:
     if type(error.orig).__module__.startswith("sqlite3"):
         return "locked" in text or "busy" in text
     return error.connection_invalidated or type(error).__name__ == "OperationalError"
-
-
-def _mappings(statement: sa.Select[Any], connection: sa.Connection) -> Sequence[Any]:
-    return connection.execute(statement).mappings().all()
 
 
 def _batches(hashes: Collection[str]) -> Iterator[list[str]]:

@@ -1,4 +1,3 @@
-from .classification import ClassificationTask as ClassificationTask
 from .command import TRAIN as TRAIN
 from .command import TrainCommand as TrainCommand
 from .config import ExamplesConfig as ExamplesConfig
@@ -7,6 +6,7 @@ from .config import RunConfig as RunConfig
 from .config import TrainConfig as TrainConfig
 from .directory import RunDirectory as RunDirectory
 from .directory import RunDirectoryError as RunDirectoryError
+from .image_task import ClassificationTask as ClassificationTask
 from .image_task import ImageTask as ImageTask
 from .loggers import LOGGERS as LOGGERS
 from .loggers import Logger as Logger

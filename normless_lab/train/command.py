@@ -13,7 +13,7 @@ import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import add_json_flag, check_names, print_json, status_line
+from normless.cli import add_json_flag, answer, check_names, status_line
 from normless.errors import NormlessError
 from normless_lab.train.config import RunConfig, TrainConfig
 
@@ -122,7 +122,9 @@ class TrainCommand:
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         defaults: Any = self.config_type
         if self.asks and isinstance(namespace.model, _Default) and config == defaults() and not namespace.out:
-            raise _question(config)
+            raise NormlessError(
+                f"Choose the network to train by --model NAME or --config FILE.yaml; the default is {config.model}."
+            )
         directory = namespace.out or default_directory(config)
         with status_line("preparing the run"):
             from normless_lab.train.run_listener import ProgressBar
@@ -142,11 +144,10 @@ class TrainCommand:
             return 0
         with ProgressBar() as bar:
             result = carry_out(config, directory, listeners=[bar], **how)
-        if namespace.json:
-            print_json(result.to_dict() | {"directory": str(directory)})
-        else:
-            _print_table(_in_words(config, result) | {"directory": str(directory)})
-        return 0
+        words = _in_words(config, result) | {"directory": str(directory)}
+        width = max(map(len, words))
+        text = "\n".join(f"{name:<{width}}  {value}" for name, value in words.items())
+        return answer(namespace, result.to_dict() | {"directory": str(directory)}, text)
 
 
 TRAIN = TrainCommand(TrainConfig, asks=True)
@@ -160,20 +161,6 @@ class _Default(str):
 
 # As `--print_config` writes it.
 yaml.SafeDumper.add_representer(_Default, yaml.SafeDumper.represent_str)
-
-
-def _question(config: RunConfig) -> NormlessError:
-    """Print a configuration, and return the error that asks whether it is the one meant."""
-    with status_line("estimating the time"):
-        from normless_lab.train.training_run import estimated_seconds
-
-        seconds = estimated_seconds(config)
-    _print_table({name: str(value) for name, value in config.to_dict().items() if value is not None})
-    time = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
-    return NormlessError(
-        f"These are the defaults, and their {config.epochs} epochs take about {time} here. Choose the network to "
-        f'train by --model "{config.model}" or another, or by --config FILE.yaml.'
-    )
 
 
 def groups_of_settings(kind: type[RunConfig]) -> dict[str, list[str]]:
@@ -240,13 +227,3 @@ def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
         "computed": f"in {result.arithmetic}, on {result.device}",
         **({} if result.graph is None else {"steps as a CUDA graph": result.graph}),
     }
-
-
-def _print_table(rows: dict[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in rows.items():
-        table.add_row(f"[bold]{name}", value)
-    Console(soft_wrap=True, highlight=False).print(table)

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Generic
 from typing_extensions import TypeVar
 
 from normless.code_names import name_code
-from normless_lab.train.contents import contents_of
-from normless_lab.train.optimizer_settings import OWN, SGD, settle
 from normless_lab.train.result import RunResult, TrainingResult
 from normless_lab.train.settings import (
+    OWN,
+    SGD,
     DecayPolicy,
     Device,
     Fraction,
@@ -28,6 +28,8 @@ from normless_lab.train.settings import (
     Settings,
     Strategy,
     Text,
+    contents_of,
+    settle,
 )
 
 Result = TypeVar("Result", bound=TrainingResult[Any], covariant=True, default=TrainingResult[Any])

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from normless.registry import Registry, check_arguments
 from normless.spec import parse_call
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Logger(Protocol):
     """The methods that a logger needs, as those of Lightning and Lightning Fabric have them.
 
-    A logger that has them also gets figures and findings: `log_image(key, images, step)` with the paths of PNG files,
-    and `log_table(key, dataframe=…, step=…)`. `save()` is called after each group of metrics. `version` identifies
-    what it logs to; a resumed run continues there.
+    `save()`, if there is one, is called after each group of metrics. `version` identifies what it logs to; a resumed
+    run continues there.
     """
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -80,65 +76,11 @@ def _checked(logger: Any) -> Any:
 
 
 @LOGGERS.register("tensorboard")
-class TensorBoard:
+def tensorboard(directory: Path) -> Logger:
     """TensorBoard, in the folder of the run."""
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-    version = "tensorboard"
-
-    def __init__(self, directory: Path, name: str, version: str | None) -> None:
-        self._folder = directory / "tensorboard"
-        self._settings: Mapping[str, Any] = {}
-        self._board: Any = None
-
-    def _from(self, step: int | None) -> Any:
-        """Return the writer; what an interrupted process wrote of this and later steps is not shown."""
-        if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            made: Any = SummaryWriter
-            self._board = made(self._folder, purge_step=step)
-            if self._settings:
-                rows = [{"setting": name, "value": value} for name, value in self._settings.items()]
-                self._board.add_text("configuration", _markdown(rows), step)
-        return self._board
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """See `Logger.log_metrics`."""
-        for name, value in metrics.items():
-            self._from(step).add_scalar(name, value, step)
-
-    def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """See `Logger.log_hyperparams`; written with the first numbers."""
-        self._settings = params
-
-    def log_image(self, key: str, images: Sequence[Path], step: int | None = None) -> None:
-        """Show PNG files."""
-        import numpy as np
-        from PIL import Image
-
-        for path in images:
-            with Image.open(path) as image:
-                self._from(step).add_image(key, np.asarray(image.convert("RGB")), step, dataformats="HWC")
-
-    def log_table(self, key: str, dataframe: pd.DataFrame, step: int | None = None) -> None:
-        """Show a table as text."""
-        self._from(step).add_text(key, _markdown(dataframe.to_dict("records")), step)
-
-    def save(self) -> None:
-        """Write what was logged to the file."""
-        if self._board is not None:
-            self._board.flush()
-
-    def finalize(self, status: str) -> None:
-        """Close the file."""
-        if self._board is not None:
-            self._board.close()
-
-
-def _markdown(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Format rows as a table in Markdown."""
-    cells = [list(map(str, rows[0])), ["---"] * len(rows[0]), *(list(map(str, row.values())) for row in rows)]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |" for row in cells)
+    return TensorBoardLogger(directory, name="tensorboard", version="", default_hp_metric=False)
 
 
 @LOGGERS.register("csv")

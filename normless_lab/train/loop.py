@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import DoublePrecision, MixedPrecision
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -22,20 +24,14 @@ from torch.optim import Optimizer
 from normless._internal.state import has_generators
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
-from normless_lab.train.arithmetic import tensor_cores
-from normless_lab.train.compilation import compile_blocks
 from normless_lab.train.config import RunConfig
-from normless_lab.train.epoch_record import EpochRecord, gathered
-from normless_lab.train.fabric import DoublePrecision, Fabric, MixedPrecision
-from normless_lab.train.memory import recompute_where_needed
-from normless_lab.train.objective import accumulate_gradients, in_memory_order, l2_term
+from normless_lab.train.execution import compile_blocks, recompute_where_needed, synchronized, tensor_cores
+from normless_lab.train.objective import EpochRecord, accumulate_gradients, gathered, in_memory_order, l2_term
 from normless_lab.train.pauses import GO_ON, STOPS, Pauses, stop_of
-from normless_lab.train.run_files import save_checkpoint, write_table
+from normless_lab.train.run_files import Sharded, save_checkpoint, write_table
 from normless_lab.train.run_listener import RunListener
 from normless_lab.train.schedules import set_rate
-from normless_lab.train.sharding import Sharded
 from normless_lab.train.step_graph import StepGraph, is_capturable
-from normless_lab.train.synchronized import synchronized
 from normless_lab.train.task import EpochTraining, Task
 from normless_lab.train.turns import hand_over
 

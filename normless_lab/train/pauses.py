@@ -15,7 +15,7 @@ from normless.errors import NormlessError
 
 if TYPE_CHECKING:
     # Reading the file of a sweep must not import torch.
-    from normless_lab.train.fabric import Fabric
+    from lightning_fabric import Fabric
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|seconds?|minutes?|hours?)\s*")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -121,7 +121,7 @@ class TrainingResult(Report, Generic[SomeRow]):
         config_hash: hash of the run's configuration.
         epochs: a row for every finished epoch.
         device: the processor of the training, "cpu" or the name of a GPU; for a resumed run, of its last part.
-        arithmetic: number formats of the computation, see `normless_lab.train.arithmetic`.
+        arithmetic: number formats of the computation, see `normless_lab.train.execution`.
         graph: on a GPU, "captured" if steps were replayed as a CUDA graph, or the reason why not; else None.
     """
 

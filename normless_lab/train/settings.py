@@ -1,13 +1,16 @@
-"""Configurations as frozen dataclasses with types and ranges on their fields, and the hash that names a run."""
+"""Configurations as frozen dataclasses: types and ranges, optimizers, files that they name, the hash."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 from annotated_types import Ge, Gt, Lt
@@ -15,6 +18,8 @@ from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter,
 from typing_extensions import TypedDict
 
 from normless.optim import decays_of
+from normless.saving import modules_of
+from normless.spec import format_call, is_saved, parse_call, split_source, split_terms
 from normless_lab.train.schedules import schedule_of
 
 
@@ -172,3 +177,146 @@ def _sentence(detail: Any) -> str:
         return f"{place}: {detail['ctx']['error']}"
     expected = detail["msg"].replace("tuple", "list").replace("dictionary", "mapping")
     return re.sub(r"^\w+ should", f"{place} should", expected) + f", got {detail['input']!r}."
+
+
+SGD = "SGD"
+"""The default."""
+OWN: Any = None
+"""The default of a setting that the optimizer's class decides; `settle` replaces it."""
+
+FIELDS = {"rate": "lr", "weight_decay": "weight_decay", "momentum": "momentum", "nesterov": "nesterov"}
+"""Fields of a configuration and the arguments of optimizers that they are."""
+
+_OF_SGD = {"lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9, "nesterov": False}
+_UNFIT = {
+    "LBFGS": "it computes the loss several times in a step",
+    "SparseAdam": "it takes sparse gradients alone",
+}
+# Values of the fields that an optimizer has no such argument for.
+_WITHOUT = {"rate": 1.0, "weight_decay": 0.0, "momentum": 0.0, "nesterov": False}
+
+
+def settle(config: Any) -> None:
+    """Give the fields of an optimizer their values: those of its text, else those set, else the class's defaults.
+
+    The text is left with the other arguments, sorted by name, without those at their default; so that texts of one
+    optimizer are one configuration. Of SGD the defaults are a rate of 0.1, a momentum of 0.9 and a decay of 5e-4.
+
+    Raises:
+        ValueError: there is no such optimizer, it does not take these arguments, or a field contradicts the text.
+    """
+    text = config.optimizer if isinstance(config.optimizer, str) and config.optimizer.strip() else SGD
+    name, options, defaults = _parsed(text)
+    options = dict(options)
+    for field, argument in FIELDS.items():
+        given = getattr(config, field)
+        stated = options.pop(argument, None)
+        if argument not in defaults:
+            value: Any = _WITHOUT[field]
+            if given not in (None, value):
+                raise ValueError(f"The optimizer {name} has no {argument}; leave {field}={given} out.")
+        else:
+            if None not in (given, stated) and given != stated:
+                raise ValueError(
+                    f"The optimizer is {config.optimizer!r}, and the setting {field} is {given!r}: leave one of the "
+                    "two out."
+                )
+            value = next((value for value in (stated, given) if value is not None), defaults[argument])
+        object.__setattr__(config, field, value)
+    if isinstance(config.optimizer, str) and config.optimizer.strip():
+        rest = {key: options[key] for key in sorted(options) if options[key] != defaults.get(key)}
+        object.__setattr__(config, "optimizer", format_call(name, rest))
+
+
+def _parsed(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return name, arguments and defaults of the optimizer of a text."""
+    if text == SGD:
+        return SGD, {}, _OF_SGD  # without torch, which takes a second to import
+    return _defined.__wrapped__(text) if ":" in text else _defined(text)
+
+
+@cache
+def _defined(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    from normless.optim import defaults_of, parse_optimizer
+
+    name = parse_call(text)[0]
+    if name in _UNFIT:
+        raise ValueError(f"{name} is not for this training, as {_UNFIT[name]}; choose an optimizer such as AdamW.")
+    kind, options = parse_optimizer(text, given=("lr",))
+    return name, options, dict(defaults_of(kind)) | (_OF_SGD if name == SGD else {})
+
+
+# In larger folders only the names and lengths of files count.
+MOST_BYTES = 2**28
+
+
+def contents_of(
+    model: str, scheme: str, data: str, data_root: str | None, folders: Collection[str], *others: str
+) -> dict[str, str]:
+    """Digests of the `FILE.py`, saved networks, checkpoints and folders of data in these texts, as far as they exist.
+
+    `folders` are the data sets that read a folder of the user, which is `data_root`; `others` are further texts.
+    A `FILE.py` counts with what it imports of its own folder; downloaded data sets have none.
+    """
+    named = {str(path): path for text in (model, scheme, data, *others) for path in _paths(text)}
+    if split_source(data)[1].partition("(")[0].strip() in folders and not split_source(data)[0]:
+        from normless_lab.data import default_root
+
+        named[data] = default_root() if data_root is None else Path(data_root).expanduser()
+    # A sweep makes thousands of configurations: a folder of data is looked through once a second at most.
+    second = int(time.monotonic())
+    return {
+        text: _digest(path, _stamp_within(second, path) if text == data else _stamp(path))
+        for text, path in named.items()
+        if os.path.exists(path)  # noqa: PTH110 - a text too long for a path is none
+    }
+
+
+def _paths(text: str) -> Iterator[Path]:
+    """Return the files or folders in the text of a model, scheme or data set; a scheme may name several."""
+    for term in split_terms(text):
+        source = split_source(term)[0]
+        if source.endswith(".py:"):
+            yield Path(source[:-1])
+    whole = text.strip()
+    if whole.startswith("transformers:"):
+        whole = whole.removeprefix("transformers:").strip()
+        if "/" in whole or whole.endswith(".json"):
+            yield Path(whole)
+    elif is_saved(whole):
+        yield Path(whole)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a file, with its modules if it is code; for a folder all its files, or those of a saved network."""
+    if path.is_file():
+        return modules_of(path) if path.suffix == ".py" else [path]
+    if is_saved(path):
+        return sorted(file for file in path.iterdir() if file.suffix in (".json", ".safetensors"))
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+@lru_cache(maxsize=8)
+def _stamp_within(_second: int, path: Path) -> tuple[tuple[str, int, int], ...]:
+    """`_stamp`, once in a second."""
+    return _stamp(path)
+
+
+def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return names, lengths and times of the files, which tell whether a known digest is current."""
+    times = ((file, file.stat()) for file in _files(path))
+    return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in times)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
+    """Return the SHA-256 of the names, lengths and contents of the files, independent of the folder's location."""
+    whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or is_saved(path)
+    for name, size, _ in stamp:
+        folder = path.parent if path.is_file() else path
+        own = "" if Path(name) == path else Path(name).relative_to(folder).as_posix()
+        whole.update(f"{own} {size}\n".encode())
+        if small or path.is_file():
+            with Path(name).open("rb") as file:
+                whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.nn.on_cuda import every_kernel
-from normless_lab.train.capturable import CapturableSGD
+from normless_lab.train.optimizers import CapturableSGD
 
 # Eager steps before the capture: they create the optimizer's state, choose the algorithms of convolutions and
 # compile code.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -24,7 +25,6 @@ from normless.schemes import Scheme
 from normless.spec import is_saved
 from normless_lab.train.config import RunConfig
 from normless_lab.train.directory import RunDirectory
-from normless_lab.train.fabric import Fabric
 from normless_lab.train.result import TrainingResult
 from normless_lab.train.schedules import rate_multiplier
 

@@ -6,30 +6,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypedDict, Unpack
 
 import torch
+from lightning_fabric import Fabric
 from torch import nn
 
 from normless._internal.exclusive import exclusive
 from normless.code_names import names_of_data
 from normless.probes import RideAlong, preserve_random_state
-from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name
 from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
-from normless_lab.train.fabric import Fabric
+from normless_lab.train.execution import arithmetic, denormals_flushed, device_name
 from normless_lab.train.image_task import ImageTask
-from normless_lab.train.live_files import LiveFiles
 from normless_lab.train.loggers import Logger, loggers_of
 from normless_lab.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
 from normless_lab.train.pauses import Pauses
 from normless_lab.train.result import TrainingResult, has_plateaued
-from normless_lab.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
-from normless_lab.train.run_listener import CallOnEpoch, RunListener, RunStart
-from normless_lab.train.run_logger import RunLogger
+from normless_lab.train.run_files import (
+    Curves,
+    intact_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    whole_weights,
+)
+from normless_lab.train.run_listener import LiveFiles, RunListener, RunLogger, RunStart
 from normless_lab.train.settings import Settings
-from normless_lab.train.sharding import whole_weights
 from normless_lab.train.task import TASKS, EpochTraining, Task
 from normless_lab.train.turns import GlobalState, current_turn
 
@@ -42,7 +45,6 @@ class Options(TypedDict, total=False):
     Attributes:
         resume: resume the run in the directory, the default; if False, an existing run is moved to the folder
             `former` when the new run begins.
-        on_epoch: called with the row of every finished epoch.
         listeners: notified of starts, steps, epochs and ends, only in the first process.
         ride_along: probes that measure passes of the training, in the first process; their tables are written to
             `probes/` in the directory, a file per epoch. Weights and results of the run do not change. The run has
@@ -57,7 +59,6 @@ class Options(TypedDict, total=False):
     """
 
     resume: bool
-    on_epoch: Callable[[Any], None] | None
     listeners: Sequence[RunListener]
     ride_along: RideAlong | None
     time_limit: str | None
@@ -98,7 +99,7 @@ def _prepared(
     config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]
 ) -> tuple[GlobalState, Pauses, Callable[[], Result]]:
     """Return the global state of a run, when it pauses, and the run itself, which has not written anything."""
-    on_epoch, ride_along, watch = options.get("on_epoch"), options.get("ride_along"), options.get("watch", False)
+    ride_along, watch = options.get("ride_along"), options.get("watch", False)
     if ride_along is not None or watch:
         check_measurable(config)
     if ride_along is not None:
@@ -108,7 +109,7 @@ def _prepared(
         raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
     place = _place(directory, type(config))
     fabric = make_fabric(config)
-    listeners = [*options.get("listeners", ()), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
+    listeners = [*options.get("listeners", ())]
     if not fabric.is_global_zero:
         listeners, ride_along = [], None
     pauses = Pauses(options.get("time_limit"), options.get("checkpoint_every"))
@@ -161,7 +162,7 @@ def _train_once(
         if fabric.is_global_zero:
             place.begin(config, training.task.data.provenance)
             training.task.save_files()
-            logged = [RunLogger(place, name, make, training.watch) for name, make in loggers]
+            logged = [RunLogger(place, name, make) for name, make in loggers]
             listeners = [*listeners, LiveFiles(place, training.watch), *logged]
         # Before that, other processes would read the checkpoint of the replaced run.
         fabric.barrier()
@@ -191,7 +192,11 @@ def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pause
             curves.add_epoch(trained.losses, row)
             training.write_measurements(epoch + 1)
             if row is None:
-                _say_diverged(training, epoch, trained)
+                if training.watch is not None and trained.diverged is not None:
+                    # Hooks see torch's own optimizer, inside Fabric's.
+                    optimizer = getattr(training.optimizer, "optimizer", training.optimizer)
+                    step = epoch * steps + trained.diverged + 1
+                    training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
                 return _result(training, curves, trained)
             save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
             for listener in listeners:
@@ -205,15 +210,6 @@ def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pause
         raise
     finally:
         training.close()
-
-
-def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> None:
-    """Report the loss at which the training stops to the watch, if there is one."""
-    if training.watch is not None and trained.diverged is not None:
-        step = epoch * training.task.steps_per_epoch + trained.diverged + 1
-        # Hooks see torch's own optimizer, inside Fabric's.
-        optimizer = getattr(training.optimizer, "optimizer", training.optimizer)
-        training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
 
 
 def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
@@ -265,22 +261,6 @@ def check_start(config: Settings, directory: Path | str) -> None:
         kind = type(config)
         with preserve_random_state():
             task_of(kind)(config, _place(directory, kind)).build_network()
-
-
-def estimated_seconds(config: RunConfig) -> float:
-    """Estimate how long the training steps of a run take here, from a few; evaluation is not included."""
-    device = torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
-    with preserve_random_state(), denormals_flushed():
-        task = task_of(type(config))(config)
-        network = task.build_network().to(device)
-        *inputs, targets = next(task.train_batches(0, device=device))
-        # The first pass is slower than the others.
-        for _ in range(2):
-            began = perf_counter()
-            loss = task.loss(network(*inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss.item()
-    return (perf_counter() - began) * task.steps_per_epoch * config.epochs
 
 
 def trained_network(

@@ -109,7 +109,7 @@ class GlobalState:
         """
         import torch
 
-        from normless_lab.train.arithmetic import tensor_cores
+        from normless_lab.train.execution import tensor_cores
 
         dtype, generators = torch.get_default_dtype(), self._exchanged(self._generators)
         card_generator = None if self._card is None else self._card.graphsafe_get_state()

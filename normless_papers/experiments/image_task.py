@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import nn
 
 from normless.probes import probe
 from normless_lab.train import EpochRow, ImageTask
-from normless_lab.train.fabric import Fabric
 from normless_papers.experiments.image_runs import PaperConfig, PaperResult
 from normless_papers.results.reproduction import table_to_dict
 

@@ -19,7 +19,7 @@ import normless
 from normless.models import build_model
 from normless.probes import preserve_random_state
 from normless_lab.data import Augmentation, load_data
-from normless_lab.sweeps import without_kept_scale
+from normless_papers.kept_scale import without_kept_scale
 
 if TYPE_CHECKING:
     from normless_papers.context import Context

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from normless.errors import DataFormatError
@@ -18,7 +19,6 @@ from normless.saving import read_recipe
 from normless.spec import format_call, parse_call
 from normless_lab.data import Batch, epoch_sequence, load_data
 from normless_lab.train import ClassificationTask, EpochRow, check_logits, saved_folder
-from normless_lab.train.fabric import Fabric
 from normless_papers.text.config import TextConfig, TextResult
 from normless_papers.text.text_run import TextRun
 from normless_papers.text.text_sets import LabelledText

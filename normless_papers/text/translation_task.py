@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from normless.models import build_model
@@ -22,7 +23,6 @@ from normless_lab.train import (
     evaluate,
     finished_outcome,
 )
-from normless_lab.train.fabric import Fabric
 from normless_papers.text.config import INVERSE_SQUARE_ROOT, TranslationConfig, TranslationResult, TranslationRow
 from normless_papers.text.text_run import VOCABULARY_FILE, TextRun
 from normless_papers.text.text_sets import ParallelText

@@ -72,7 +72,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         )
         for name in ("run", "submit"):
             patch.setattr(Laboratory, name, enough)
-        for name in ("normless_lab.bench.command._measured", "normless_papers.results.reproduce.reproduce"):
+        for name in ("normless_lab.bench.command.measured", "normless_papers.results.reproduce.reproduce"):
             patch.setattr(name, enough)
         before = signal.signal(signal.SIGALRM, raising(TooLong))
         yield folder

@@ -9,8 +9,8 @@ from torch import nn
 from normless import convert
 from normless.models import resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES
-from normless_lab.sweeps import without_kept_scale
 from normless_papers.experiments.de_smith import METHODS, built_wide_resnet
+from normless_papers.kept_scale import without_kept_scale
 from normless_papers.networks.seeded_inputs import convert as convert_as_published
 
 

@@ -23,7 +23,7 @@ from normless.probes import descend, preserve_state
 # A trial fits the batch if at most these shares remain: of the first loss, and of that of the best constant outputs.
 LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
 # Constant outputs with this share of the first loss have none.
-NOTHING = 1e-6
+NOTHING = 1e-12
 # A trial that lowers the loss by less than the first share does not make progress; by more than the second, it does.
 LITTLE, MUCH = 0.01, 0.2
 # A trial that ends below the loss of the best constant outputs by this share needs no further steps.

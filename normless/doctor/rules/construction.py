@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from inspect import signature
+from itertools import combinations
 from math import sqrt
 from typing import Any
 
@@ -139,6 +140,39 @@ def _is_language_model(exam: Examination) -> bool:
     """Whether branches begin with a norm, and the outputs have the length of an embedding."""
     embeddings = [module.num_embeddings for module in exam.model.modules() if isinstance(module, nn.Embedding)]
     return exam.norms_placed == "pre" and exam.logits.dim() == 3 and exam.logits.shape[-1] in embeddings
+
+
+@check("tied weights", needs="pass")
+def check_tied(exam: Examination) -> Steps:
+    """Look for two trained weights of the same values that are not one parameter: they part in the first step."""
+    named = [(f"{name}.weight", module) for name, module in exam.model.named_modules()]
+    trained = {
+        name: (module, float(module.weight.detach()[0, 0]))
+        for name, module in named
+        if isinstance(module, (nn.Embedding, nn.Linear)) and exam.passed.gradients.get(name)
+    }
+    for (first, (one, corner)), (second, (other, value)) in combinations(trained.items(), 2):
+        if corner == value and (how := _copied(one, other)):
+            yield finding("untied_weights", [first, second], {"values": one.weight.numel()}, how=how)
+            return f"{second} has the values of {first}, and is another parameter"
+    return f"no two of {len(trained)} weights are copies of each other"
+
+
+def _copied(one: nn.Embedding | nn.Linear, other: nn.Embedding | nn.Linear) -> str:
+    """Return how a weight is a copy of another, if it is: a head of an embedding, or transposed in the same memory.
+
+    Layers of one type may begin as copies of each other, and a decoder as the transposed encoder.
+    """
+    a, b = one.weight.detach(), other.weight.detach()
+    is_shared = a.data_ptr() == b.data_ptr()
+    if isinstance(one, nn.Embedding) is isinstance(other, nn.Embedding):
+        is_copy, turned = is_shared and a.shape == b.shape[::-1] and a.stride() == b.stride()[::-1], ", transposed"
+    else:
+        is_copy, turned = a.device == b.device and torch.equal(a, b), ""
+    # Weights of few different values were not drawn.
+    if one.weight is other.weight or not is_copy or 2 * torch.unique(a).numel() <= a.numel():
+        return ""
+    return f"{'two parameters over the same memory' if is_shared else 'two tensors'}{turned}"
 
 
 def _deviation(weight: Tensor) -> float:

@@ -17,6 +17,8 @@ from normless.errors import InputsError, MissingValuesError
 
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
+# Repetitions are counted among this many examples, of at least `SEVERAL` values each.
+LEAST_EXAMPLES, MOST_EXAMPLES = 16, 256
 
 
 @check("inputs", blocks=True)
@@ -126,6 +128,41 @@ def _is_one_on_purpose(exam: Examination, label: float) -> bool:
     # outputs of layers, and is none of them.
     has_layers = any(call.layer == "weight" for call in exam.in_loss)
     return has_layers or not is_whole or (label == 0.0 and not exam.last.origin().layer)
+
+
+@check("repetitions of examples", needs="pass")
+def check_repetitions(exam: Examination) -> Steps:
+    """Look for a batch of few examples with their targets, or one that most of the batch is."""
+    inputs, targets = _rows(exam.given), _rows(exam.labels)
+    if inputs is None or targets is None or len(inputs) != len(targets):
+        raise NotAsked("the examples are not rows of tensors")
+    # Rows of a single value fill a batch up.
+    is_kept = (inputs != inputs[:, :1]).any(1)
+    inputs, targets = inputs[is_kept], targets[is_kept]
+    if len(inputs) < LEAST_EXAMPLES or inputs.shape[1] < SEVERAL:
+        raise NotAsked("examples that are few, or of few values, may well be the same")
+    distinct, counts = torch.unique(torch.cat([inputs, targets], 1), dim=0, return_counts=True)
+    most = int(counts.max())
+    is_repeated = 4 * len(distinct) < len(inputs) or 2 * most > len(inputs)
+    if is_repeated and _are_varied(distinct[:, : inputs.shape[1]]):
+        evidence = {"distinct": len(distinct), "examples": len(inputs), "most": most}
+        yield finding("repeated_examples", (), evidence)
+    return f"{len(distinct)} of {len(inputs)} examples are distinct"
+
+
+def _rows(tensors: list[Tensor]) -> Tensor | None:
+    """Return the values of the first examples, one row for each, if the first axis of all tensors is theirs."""
+    lengths = {len(x) if x.dim() and x.layout == torch.strided and not x.is_complex() else 0 for x in tensors}
+    if len(lengths) != 1 or 0 in lengths:
+        return None
+    first = [x[:MOST_EXAMPLES].detach().cpu() for x in tensors]
+    return torch.cat([x.reshape(len(x), -1).double() for x in first], 1)
+
+
+def _are_varied(distinct: Tensor) -> bool:
+    """Whether a column has so many values that equal examples are not a matter of few categories."""
+    values = int((distinct.sort(0)[0].diff(dim=0) != 0).sum(0).max()) + 1
+    return values >= max(3, min(len(distinct), SEVERAL), len(distinct) / 2)
 
 
 @check("finite values", needs="pass")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from math import inf
+from math import inf, log
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ _ACTIVATIONS = {"sigmoid", "softmax", "softmin"}
 SPARSE = 0.05
 # A class is rare or frequent, and a weight small or large, by this factor.
 UNEVEN = 3.0
+# Fewer targets of a class do not say how rare it is.
+FEW_TARGETS = 16
 
 
 @check("meaning of the targets", needs="pass")
@@ -180,6 +182,36 @@ def _is_padding(exam: Examination, classes: int, label: int) -> bool:
     return False
 
 
+def _of_binary(exam: Examination, made: LossCall) -> Iterator[Finding]:
+    """Look for targets that are not probabilities, and for positives that are weighted by their frequency."""
+    yield from _of_interval(exam, made)
+    target, weight = made.values["target"].detach().cpu().double(), made.values["pos_weight"]
+    if weight is None or not target.numel():
+        return
+    weight = weight.detach().cpu().double()
+    weight = weight if weight.dim() else weight[None]
+    sizes = zip(weight.shape[::-1], target.shape[::-1], strict=False)
+    if weight.dim() > target.dim() or any(own not in (1, size) for own, size in sizes):
+        return
+    # The targets that each weight is for.
+    positives = target.sum_to_size(weight.shape).flatten()
+    total = target.numel() // weight.numel()
+    yield from _reversed_positives(positives, total - positives, weight.flatten())
+
+
+def _reversed_positives(positives: Tensor, negatives: Tensor, weight: Tensor) -> Iterator[Finding]:
+    """Report weights of positives that are small where positives are rare, or large where they are frequent."""
+    odds = negatives / positives
+    is_uneven = (positives > 0) & (negatives > 0) & (positives + negatives >= FEW_TARGETS) & (weight > 0)
+    is_uneven &= (odds.log().abs() >= log(UNEVEN)) & (weight.log().abs() >= log(UNEVEN))
+    is_reversed = is_uneven & (odds.log() * weight.log() < 0)
+    if bool(is_reversed.any()) and bool((is_reversed == is_uneven).all()):
+        worst = int(torch.where(is_reversed, odds.log().abs(), 0).argmax())
+        values = {"share": 1 / (1 + odds[worst]), "pos_weight": weight[worst], "balanced": odds[worst]}
+        evidence = {"class": worst} | {name: float(value) for name, value in values.items()}
+        yield finding("reversed_pos_weight", (), evidence)
+
+
 def _of_margins(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for a matrix of zeros and ones in place of class indices that are padded with -1."""
     target = made.values["target"]
@@ -202,6 +234,7 @@ def _of_mask(exam: Examination, made: LossCall) -> Iterator[Finding]:
 _JUDGES: dict[str, Callable[[Examination, LossCall], Iterator[Finding]]] = {
     "kl_div": _of_kl_div,
     "nll_loss": _of_nll,
+    "binary_cross_entropy_with_logits": _of_binary,
     "ctc_loss": lambda exam, made: _not_logarithms(made.values["log_probs"], -1, "ctc_loss"),
     "cross_entropy": _of_cross_entropy,
     "multilabel_margin_loss": _of_margins,

@@ -116,6 +116,7 @@ def _lost(exam: Examination, without: list[str]) -> Iterator[Finding]:
             behind[call] = names
         elif names and call in reached:
             kind = "cut_by_choice" if call.plain in CHOICES else "detached_weights" if own else "detached_result"
+            names = sorted(names, key=without.index)
             kind, where = (kind, names) if call.is_recorded else ("no_grad", [call.place])
             yield finding(kind, where, {"parameters": len(names), "operation": call.plain}, **call.words)
 

@@ -18,6 +18,7 @@ from normless.doctor.facts.flow import Call
 from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.doctor.rules.trials import HALF, is_fitted, is_slow, trial_with
+from normless.probes import own_loss
 
 # Outputs are the same if they differ by less than this share of the largest output.
 SAME = 1e-6
@@ -55,7 +56,9 @@ def check_unread(exam: Examination) -> Steps:
             yield found
             return "the padding is read in place of the sequences"
     # Integers that are not indices of an embedding, such as time steps, have no gradient.
-    others = (number for number, x in enumerate(exam.given) if number not in influence and _is_varied(x))
+    # Those that a loss in the network reads are its targets.
+    given = () if exam.loss is own_loss else enumerate(exam.given)
+    others = (number for number, x in given if number not in influence and _is_varied(x))
     influence |= {number: torch.zeros(exam.given[number].shape) for number in others if _is_unread(exam, number)}
     for number, size in influence.items():
         reader = None if bool(size.any()) else _reader(exam, number)

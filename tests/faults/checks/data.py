@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.faults.checks.rows import adam, check, checks, given, layers, numbers
+from tests.faults.checks.rows import adam, bits, check, checks, given, layers, numbers
 from tests.faults.training import module
 
 
@@ -153,3 +153,33 @@ rows = {
     "exponential_of_the_loss": ("exponential_loss", lambda o, t: (5 + F.mse_loss(o, t)).exp()),
 }
 checks(_terms, rows)
+
+
+def _drawn(index, form="numbers"):
+    """A batch of examples with these indices: numbers, tokens, bits, one of few states, or rows that fill it up."""
+    index = torch.as_tensor(index)
+    x, y = numbers(64, 12, 4)
+    if form == "tokens":
+        tokens = torch.randint(50, (64, 12), generator=torch.Generator().manual_seed(0))
+        return given(nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), layers(48, 4)), tokens[index], y[index])
+    if form == "bits":
+        x = bits(64, 12)
+    elif form == "states":
+        x = 3 * (torch.eye(12) - 1 / 12)[y]
+    elif form == "filled":
+        x[32:], y[32:] = 1, 0
+    return given(layers(12, 32, 4), x[index], y[index])
+
+
+EIGHTH = torch.arange(64) // 8
+rows = {
+    "index_divided_by_eight": ("repeated_examples", EIGHTH, torch.arange(64), "'distinct': 8, .*'most': 8"),
+    "one_example_most_of_the_time": ("repeated_examples", torch.arange(64).clamp(max=20), torch.arange(64)),
+    "texts_drawn_again": ("repeated_examples", (torch.arange(64) % 12, "tokens"), (torch.arange(64), "tokens")),
+    "some_examples_drawn_again": ("", torch.arange(64).clamp(max=40)),
+    "examples_drawn_four_times": ("", torch.arange(64) // 4),
+    "bits_drawn_again": ("", (torch.arange(64) % 16, "bits")),
+    "few_states": ("", (torch.arange(64), "states")),
+    "rows_that_fill_a_batch": ("", (torch.arange(64), "filled")),
+}
+checks(_drawn, rows)

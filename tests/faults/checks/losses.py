@@ -240,3 +240,30 @@ rows = {
     ),
 }
 checks(_single, rows)
+
+
+def _weighted(shares, weight, targets=None):
+    """Two or three classes with these shares of positives, and a `pos_weight` of each."""
+    ranks = torch.arange(N, dtype=torch.float)[:, None] / N
+    targets = (ranks < torch.tensor(shares)).float() if targets is None else targets
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(weight))
+    return given(layers(12, 32, targets.shape[1]), X, targets, loss)
+
+
+rows = {
+    "positives_over_negatives": ("reversed_pos_weight", ((0.125,), (1 / 7,)), ((0.125,), (7.0,)), "balanced.*7"),
+    "one_weight_of_positives": ("reversed_pos_weight", ((0.1, 0.2), 0.15), ((0.1, 0.2), 6.0)),
+    "weights_of_positives_of_classes": (
+        *("reversed_pos_weight", ((0.05, 0.2, 0.5), (0.05, 0.25, 1.0)), ((0.05, 0.2, 0.5), (19.0, 4.0, 1.0))),
+        "'class': 0",
+    ),
+    "large_weight_of_frequent_positives": (
+        *("reversed_pos_weight", ((0.875,), (7.0,)), ((0.875,), (1 / 7,))),
+        "'pos_weight': 7",
+    ),
+    # On purpose: a little precision, or a class that outweighs the others.
+    "pos_weight_for_precision": ("", ((0.125,), (0.5,))),
+    "pos_weights_of_balanced_classes": ("", ((0.5, 0.5), (0.1, 10.0))),
+    "pos_weight_against_one_class": ("", ((0.05, 0.2, 0.5), (19.0, 0.25, 1.0))),
+}
+checks(_weighted, rows)

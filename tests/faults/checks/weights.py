@@ -212,3 +212,61 @@ def _listed_twice(repeated):
 
 
 checks(_listed_twice, {"parameter_in_two_groups": ("repeated_parameters", True, False, r"where=\('0.weight',\)")})
+
+
+def _copied_values(model):
+    model.head.weight.data = model.embed.weight.data.clone()
+
+
+def _wrapped(model):
+    model.head.weight = nn.Parameter(model.embed.weight)
+
+
+def _one_parameter(model):
+    model.head.weight = model.embed.weight
+
+
+def _frozen_table(model):
+    _copied_values(model)
+    model.embed.weight.requires_grad_(False)
+
+
+def _predicting(tie):
+    """The token after each, with a head that is tied to the embedding or not."""
+
+    def forward(self, x):
+        return self.head(self.rnn(self.embed(x))[0]).transpose(1, 2)
+
+    torch.manual_seed(0)
+    parts = {"embed": nn.Embedding(30, 16), "rnn": nn.GRU(16, 16, batch_first=True), "head": nn.Linear(16, 30)}
+    model = module(forward, **parts)
+    tie(model)
+    tokens = torch.randint(30, (32, 9), generator=torch.Generator().manual_seed(0))
+    return given(model, tokens[:, :-1], tokens[:, 1:])
+
+
+def _autoencoder(form):
+    """A decoder with the transposed weight of the encoder: its memory, its parameter, or its first values only."""
+    model = layers(12, 12 if form == "copies" else 4, 12, act=nn.Tanh)
+    if form in ("memory", "start"):
+        weight = model[0].weight.data.t()
+        model[2].weight.data = weight if form == "memory" else weight.clone()
+    elif form == "copies":
+        model[2].load_state_dict(model[0].state_dict())
+    else:
+        model = module(lambda self, x: F.linear(self.encoder(x).tanh(), self.encoder.weight.t()), encoder=model[0])
+    return given(model, X, X, F.mse_loss)
+
+
+rows = {
+    "head_with_the_values_of_the_embedding": ("untied_weights", _copied_values, _one_parameter, "two tensors"),
+    "embedding_wrapped_in_a_parameter": ("untied_weights", _wrapped, _one_parameter, "same memory"),
+    "values_of_a_frozen_table": ("", _frozen_table),
+}
+checks(_predicting, rows)
+rows = {
+    "memory_of_a_transposed_encoder": ("untied_weights", "memory", "parameter", "transposed"),
+    "decoder_that_begins_as_the_encoder": ("", "start"),
+    "layers_that_begin_as_copies": ("", "copies"),
+}
+checks(_autoencoder, rows)

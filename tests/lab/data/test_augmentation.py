@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_lab.data.images.augmentation import crop, cutout, flip, mixup
+from normless_lab.data.augmentation import crop, cutout, flip, mixup
 
 SIDES = st.integers(1, 9)
 

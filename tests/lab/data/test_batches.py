@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from normless_lab.data import Augmentation, Batch, ImageData, in_memory
-from normless_lab.data.images.tensor_images import checked_split
+from normless_lab.data.image_data import checked_split
 
 NOTHING = Augmentation()
 EVERYTHING = Augmentation(crop=2, flip=True, cutout=4, mixup=0.5)
@@ -92,7 +92,7 @@ def test_subset_keeps_proportions_nests_and_says_so() -> None:
     data = numbered(train=60, test=20)
     small, large = data.subset(train=12, test=5), data.subset(train=30)
     assert (small.train_size, small.test_size, large.train_size, large.test_size) == (12, 5, 30, 20)
-    assert small.train_labels.bincount().tolist() == [4, 4, 4]
+    assert small.train.labels.bincount().tolist() == [4, 4, 4]
     assert "subset of 12 of 60 train and 5 of 20 test" in small.provenance
     # With the digest of all bytes.
     assert numbered(train=60, test=20).provenance == data.provenance

@@ -54,7 +54,7 @@ def test_an_archive_is_verified_unpacked_and_read_once(tmp_path: Path, monkeypat
         load_data("cifar10", root=root)
     assert not root.exists()
     monkeypatch.setattr(CIFAR10, "tgz_md5", digest)
-    assert load_data("cifar10", root=root).train_labels.tolist() == labels.tolist()
+    assert load_data("cifar10", root=root).train.labels.tolist() == labels.tolist()
     assert [path.name for path in (root / "cifar10").iterdir()] == ["cifar-10-batches-py"]
     archive.unlink()
     load_data("cifar10", root=root)

@@ -4,8 +4,7 @@ from typing import Any
 
 from scipy import stats
 
-from normless_lab.data.epoch_randomness import draw_epoch
-from normless_lab.data.images.augmentation import Augmentation
+from normless_lab.data.augmentation import Augmentation, draw_epoch
 
 
 def test_draws_follow_their_distributions() -> None:

@@ -187,7 +187,7 @@ def test_pets_are_read_and_their_wrong_lists_are_named(tmp_path: Path) -> None:
     folder = write_pets(tmp_path / "oxford-iiit-pet")
     data = load_data("pets", root=tmp_path, download=False, **SMALL)
     assert (data.name, data.classes, data.image_shape) == ("pets", 3, (3, 8, 8))
-    assert data.train_labels.tolist() == data.test_labels.tolist() == [0, 1, 2]
+    assert data.train.labels.tolist() == data.test_labels.tolist() == [0, 1, 2]
     assert "3 train / 3 test, 3 classes" in data.provenance
     (batch,) = data.test_batches(3)
     assert red(data, batch) == pytest.approx([155] * 3, abs=3)

@@ -24,7 +24,7 @@ def stored_test_set(data: ImageData) -> tuple[Any, list[int]]:
 
 
 def assert_read(data: ImageData, train: tuple[Any, Any], test: tuple[Any, Any]) -> None:
-    assert data.train_labels.tolist() == train[1].tolist()
+    assert data.train.labels.tolist() == train[1].tolist()
     np.testing.assert_allclose(data.mean.numpy(), (train[0] / 255).mean((0, 2, 3)), rtol=1e-6)
     images, labels = stored_test_set(data)
     np.testing.assert_array_equal(images, test[0])
@@ -95,7 +95,7 @@ def test_svhn_is_read_with_and_without_its_extra_set_if_its_digests_are_right(
     monkeypatch.setattr(SVHN, "split_list", official)
     data = load_data("svhn", root=tmp_path, download=False)
     assert (data.classes, data.image_shape, data.train_size) == (10, (3, 32, 32), 50)
-    assert 0 in data.train_labels
+    assert 0 in data.train.labels
     assert_read(data, sets["train"], sets["test"])
     data = load_data("svhn(extra=True)", root=tmp_path, download=False)
     both = [np.concatenate(pair) for pair in zip(sets["train"], sets["extra"], strict=True)]

@@ -26,7 +26,7 @@ def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
     expected = np.rint(bunch.data * 255 / 16).astype(int)
     assert found == sorted(zip(bunch.target.tolist(), expected.tolist(), strict=True))
     assert expected.max() == 255
-    shares = data.test_labels.bincount() / (data.test_labels.bincount() + data.train_labels.bincount())
+    shares = data.test_labels.bincount() / (data.test_labels.bincount() + data.train.labels.bincount())
     assert torch.all((shares - 360 / 1797).abs() < 0.005)
     assert load_data("digits").provenance == data.provenance
 

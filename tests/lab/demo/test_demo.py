@@ -12,7 +12,7 @@ from command_outputs import check_output
 from lab_helpers import Here
 
 from normless.cli import main
-from normless_lab.demo import DEMO
+from normless_lab.cli.demo import DEMO
 from normless_lab.sweeps import Laboratory, Sweep
 
 SMALL = {"data": "digits(train=128, test=64)", "epochs": 1}

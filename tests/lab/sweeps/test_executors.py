@@ -29,8 +29,7 @@ from normless_lab.sweeps import (
     SlurmExecutor,
     WorkerDiedError,
 )
-from normless_lab.sweeps.executors.local import called, received, report
-from normless_lab.sweeps.executors.processes import NoWorkerError, ProcessExecutor
+from normless_lab.sweeps.processes import NoWorkerError, ProcessExecutor, called, received, report
 
 
 def needs(package: str) -> pytest.MarkDecorator:

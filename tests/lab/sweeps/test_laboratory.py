@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
-from normless_lab.sweeps import Laboratory, LaboratoryListener, PlannedLaboratory, RateGrid, RunRow, Shard, axis_of
-from normless_lab.sweeps import MissingRunsError as Missing
+from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, axis_of
 from normless_lab.sweeps.dispatch import RESUBMISSIONS
 from normless_lab.train.pauses import TimeLimitError
 
@@ -146,7 +145,7 @@ def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
     other = TinyConfig(seed=7)
     with Laboratory(tmp_path, executor=lambda: here) as lab:
         lab.run(sweep)
-        assert lab.weights(configs) == [lab.weights_folder(config) for config in configs]
+        assert lab.weights(configs) == [lab.kept / config.hash for config in configs]
         assert len(here.carried_out) == 2
         # A run that was finished without them starts again; its row stays.
         (row,) = lab.carry_out([other])
@@ -187,17 +186,3 @@ def test_sweeps_are_carried_out_together_and_a_shared_run_once(tmp_path: Path) -
     assert len(here.carried_out) == 3 * 3 * 2
     assert notes.notes[0] == ("begin", 3 * 3 * 2, 0)
     assert [note[0] for note in notes.notes].count("begin") == 1
-
-
-def test_a_plan_notes_missing_runs_and_begins_none(tmp_path: Path) -> None:
-    sweep, here = tiny_sweep(), Here()
-    with PlannedLaboratory(tmp_path, executor=lambda: here) as lab:
-        with pytest.raises(Missing):
-            lab.run(sweep)
-        assert lab.missing.keys() == {point.config.hash for point in sweep.points()}
-    assert (here.entered, list(tmp_path.iterdir())) == (0, [])
-    with Laboratory(tmp_path, executor=Here) as lab:
-        result = lab.run(sweep)
-    with PlannedLaboratory(tmp_path) as lab:
-        pd.testing.assert_frame_equal(lab.run(sweep).runs, result.runs)
-        assert lab.missing == {}

@@ -18,7 +18,7 @@ from rich.console import Console
 from normless.cli import main
 from normless_lab.cli.sweep_text import status_table
 from normless_lab.sweeps import Laboratory, axis_of, prunable, prune, sweep_status
-from normless_lab.sweeps.worker import LOCK
+from normless_lab.sweeps.runs import LOCK
 
 Capture = pytest.CaptureFixture[str]
 

@@ -11,7 +11,7 @@ import pytest
 
 from normless.doctor.watch.watch import WatchWarning
 from normless_lab.train import RunListener, TrainConfig, train
-from normless_lab.train import live_files as module
+from normless_lab.train import run_listener as module
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +10,6 @@ import pytest
 from run_helpers import Interrupt
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from normless.doctor import WatchWarning
 from normless.errors import NormlessError
 from normless_lab.train import TrainConfig, train
 
@@ -51,13 +48,6 @@ class Recorder:
         found = [(step, metrics["step/loss"]) for step, metrics in self.metrics if "step/loss" in metrics]
         assert len(dict(found)) == len(found), "a step is logged twice"
         return dict(found)
-
-
-class Tables(Recorder):
-    """A logger that also takes tables."""
-
-    def log_table(self, key: str, dataframe: pd.DataFrame, step: int | None = None) -> None:
-        self.calls.append(("table", key, dataframe))
 
 
 class Closed(Recorder):
@@ -102,16 +92,6 @@ def test_a_resumed_run_shows_every_step_once_in_tensorboard(config: TrainConfig,
     assert [event.value for event in shown] == pytest.approx([row.test_accuracy for row in result.epochs], rel=1e-6)
     # A logger that is new gets what was before.
     assert logger.losses() == curve(tmp_path / "run")
-
-
-def test_findings_of_a_watch(config: TrainConfig, tmp_path: Path) -> None:
-    logger = Tables()
-    with pytest.warns(WatchWarning):
-        train(replace(config, rate=1e9), tmp_path / "run", logger=logger, watch=True)
-    (table,) = (call[2] for call in logger.calls if call[0] == "table")
-    stored = json.loads((tmp_path / "run" / "findings.json").read_text())
-    assert table["title"].tolist() == [finding["title"] for finding in stored]
-    assert logger.losses().keys() == curve(tmp_path / "run").keys()
 
 
 def test_a_logger_that_fails_does_not_end_the_run(config: TrainConfig, tmp_path: Path) -> None:

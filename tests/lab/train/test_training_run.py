@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from run_helpers import OnEpoch
 
 from normless_lab.data import load_data
 from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
@@ -37,7 +38,7 @@ class Losses(RunListener):
 
 def test_a_run_that_trains(tmp_path: Path) -> None:
     note, seen = Losses(), []
-    result = train(CONFIG, tmp_path, listeners=[note], on_epoch=seen.append)
+    result = train(CONFIG, tmp_path, listeners=[note, OnEpoch(seen.append)])
     assert result.outcome == "trained"
     assert result.test_accuracy > 0.5
     assert (result.diverged_epoch, result.diverged_step) == (None, None)

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from gallery import ROWS
-from run_helpers import CONFIG, without_seconds
+from run_helpers import CONFIG, OnEpoch, without_seconds
 from torch import Tensor
 
 import normless as nl
 from normless_lab.train import EpochRow, RunDirectoryError, TrainConfig, train, trained_network
-from normless_lab.train.arithmetic import are_flushed
+from normless_lab.train.execution import are_flushed
 
 # Of another precision, with random numbers, and without.
 CONFIGS = (
@@ -79,7 +79,7 @@ def test_a_callback_may_call_the_library(tmp_path: Path) -> None:
         depths.append(nl.residual_map(network, x).depth)
         train(replace(CONFIG, epochs=1, precision="64-true"), tmp_path / f"inner {row.epoch}")
 
-    result = without_seconds(train(CONFIG, tmp_path / "outer", on_epoch=measure))
+    result = without_seconds(train(CONFIG, tmp_path / "outer", listeners=[OnEpoch(measure)]))
     assert depths == [nl.residual_map(network, x).depth] * 2
     assert_same(plain, (result, trained_network(tmp_path / "outer").state_dict()))
 

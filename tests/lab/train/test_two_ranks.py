@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_helpers import two_processes
+from run_helpers import OnEpoch, two_processes
 
 from normless_lab.train import TrainConfig, train
 from normless_lab.train.run_files import load_weights
@@ -98,7 +98,7 @@ def train_first_epoch(config: TrainConfig, folder: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(config, folder, on_epoch=interrupt)
+        train(config, folder, listeners=[OnEpoch(interrupt)])
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from run_helpers import Interrupt, assert_same_run, assert_two_processes_are_one, without_seconds
+from run_helpers import Interrupt, OnEpoch, assert_same_run, assert_two_processes_are_one, without_seconds
 from text_helpers import BERT, PAIRS, quick, written
 from torch import nn
 
@@ -96,7 +96,7 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Any,
         train(config, tmp_path, listeners=[Interrupt(2 + whole.steps // 3)])
     torch.manual_seed(1)  # what the caller's generator holds must not matter
     seen: list[int] = []
-    result = train(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
+    result = train(config, tmp_path, listeners=[OnEpoch(lambda row: seen.append(row.epoch))])
     assert seen == [2, 3]
     assert without_seconds(result) == without_seconds(whole)
     files = {"vocabulary.json", "translations.txt"} & {path.name for path in directory.iterdir()}
@@ -157,7 +157,7 @@ def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
 
 def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(100))
-    monkeypatch.setattr("normless_lab.train.contents.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("normless_lab.train.settings.time.monotonic", lambda: next(seconds))
 
     def written_as(name: str, words: str) -> TextConfig:
         folder = tmp_path / name

@@ -1,1 +1,0 @@
-"""The five grammars of all figures, and their common parts."""
