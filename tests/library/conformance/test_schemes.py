@@ -22,7 +22,6 @@ from matrix.scheme_facts import SCHEMES
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torchvision.models.resnet import BasicBlock
 
 import normless as nl
 from normless.models import resnet_cifar, transformer
@@ -117,8 +116,9 @@ def loss_and_gradients(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def test_pickle_in_a_process_that_converted_nothing(tmp_path: Path) -> None:
-    net, x = survivor("ResNet-18", "batch_norm_sqrt2").eval(), images("ResNet-18")
-    assert type(net.get_submodule("layer1.0")) is not BasicBlock
+    layer, x = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), torch.randn(2, 5, 8)
+    net: Any = nl.convert(nn.TransformerEncoder(layer, 2), "batch_norm_sqrt2", x).eval()
+    assert type(net.layers[0]) is not nn.TransformerEncoderLayer
     torch.save({"net": net, "x": x, "expected": net(x)}, tmp_path / "net.pt")
     code = (
         "import sys, torch\n"

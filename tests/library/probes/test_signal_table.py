@@ -24,7 +24,7 @@ def worst(ratio: pd.Series) -> float:
 def test_dense_networks_follow_the_theory_at_every_depth() -> None:
     """De & Smith, appendices B and C, figures 2 and 5: width 1000, 100 inputs; one draw of the weights each."""
     torch.manual_seed(1)
-    inputs = torch.randn(500, 100)
+    inputs = torch.randn(250, 100)
     linear = dense(DEPTH, relu=False)
     depth = pd.Series(range(1, DEPTH + 1), dtype=float)
 
