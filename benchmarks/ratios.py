@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jsonargparse import auto_cli
+from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
@@ -380,6 +380,13 @@ BENCHMARKS: dict[str, tuple[Any, Callable[[Any], pd.DataFrame]]] = {
 }
 
 if __name__ == "__main__":
-    chosen: Any = auto_cli({name: settings for name, (settings, _) in BENCHMARKS.items()})
-    measure = next(measure for settings, measure in BENCHMARKS.values() if isinstance(chosen, settings))
-    sys.stdout.write(measure(chosen).to_string(index=False) + "\n")
+    parser = ArgumentParser(description=__doc__)
+    commands = parser.add_subcommands()
+    for name, (settings, _) in BENCHMARKS.items():
+        own = ArgumentParser()
+        own.add_class_arguments(settings)
+        commands.add_subcommand(name, own)
+    given = parser.parse_args()
+    settings, measure = BENCHMARKS[given.subcommand]
+    table = measure(settings(**given[given.subcommand].as_dict()))
+    sys.stdout.write(table.to_string(index=False) + "\n")
