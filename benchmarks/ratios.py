@@ -164,8 +164,8 @@ def measure_watch(bench: WatchBench) -> pd.DataFrame:
         plain, watched = make(bench), make(bench)
         watch = Watch(watched[0], bench.interval)
         steps = {
-            f"{name}, plain": _several(*plain, bench.interval),
-            f"{name}, watched": _several(*watched, bench.interval),
+            f"{name}, plain": partial(_repeat, training_step(*plain), bench.interval),
+            f"{name}, watched": partial(_repeat, training_step(*watched), bench.interval),
         }
         seconds = seconds_in_turns(steps, bench.rounds) / bench.interval
         watch.close()
@@ -173,14 +173,9 @@ def measure_watch(bench: WatchBench) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _several(network: nn.Module, inputs: Tensor, labels: Tensor, count: int) -> Callable[[], None]:
-    step = training_step(network, inputs, labels)
-
-    def run() -> None:
-        for _ in range(count):
-            step()
-
-    return run
+def _repeat(step: Callable[[], object], count: int) -> None:
+    for _ in range(count):
+        step()
 
 
 def _resnet(bench: WatchBench) -> tuple[nn.Module, Tensor, Tensor]:
@@ -389,5 +384,4 @@ if __name__ == "__main__":
         commands.add_subcommand(name, own)
     given = parser.parse_args()
     settings, measure = BENCHMARKS[given.subcommand]
-    table = measure(settings(**given[given.subcommand].as_dict()))
-    sys.stdout.write(table.to_string(index=False) + "\n")
+    sys.stdout.write(measure(settings(**given[given.subcommand].as_dict())).to_string(index=False) + "\n")
