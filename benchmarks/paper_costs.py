@@ -10,17 +10,139 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from recording import recorded
-from step_cost import step_cost
-from step_seconds import bert_step, image_step, translation_step
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
+from normless.models import build_model
+from normless_lab.bench import seconds_in_turns
 from normless_lab.train import Settings
-from normless_papers.artefact import artefacts
+from normless_papers.artefact import Artefact, Context, artefacts
+
+EXAMPLES = 2
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Of a pass forward and back.
+
+    Attributes:
+        flops: floating-point operations of convolutions and matrix products per example, two for each product that is
+            summed.
+        calls: operators called, whatever the batch size; each starts a kernel, or a few.
+    """
+
+    flops: float
+    calls: int
+
+
+@cache
+def step_cost(model: str, channels: int, side: int, classes: int) -> StepCost:
+    """Count a step of the network before its scheme's edits, on square images; nothing is computed."""
+    network = build_model(model, classes=classes, image_shape=(channels, side, side)).to("meta").train()
+    images = torch.empty(EXAMPLES, channels, side, side, device="meta")
+    labels = torch.empty(EXAMPLES, dtype=torch.int64, device="meta")
+    with FlopCounterMode(display=False) as flops, _Calls() as calls:
+        F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+    return StepCost(flops.get_total_flops() / EXAMPLES, calls.count)
+
+
+class _Calls(TorchDispatchMode):
+    """Counts operators that compute something; views only rename what is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
+# Examples of the measured steps, and how often each is taken; the fastest counts.
+FEW, MANY, TIMES = 2, 8, 2
+# Tokens of a sentence.
+LENGTH = 25
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Of a pass forward and back: seconds whatever the batch size, and seconds per example."""
+
+    fixed: float
+    each: float
+
+    def of(self, examples: float) -> float:
+        """Of a step with so many examples."""
+        return self.fixed + self.each * examples
+
+
+@cache
+def image_step(model: str, channels: int, side: int, classes: int) -> StepSeconds:
+    """Of the network before its scheme's edits, on square images."""
+    network = build_model(model, classes=classes, image_shape=(channels, side, side)).train()
+
+    def loss(examples: int) -> Tensor:
+        images, labels = torch.randn(examples, channels, side, side), torch.randint(classes, (examples,))
+        return F.cross_entropy(network(images), labels)
+
+    return _measured(loss)
+
+
+@cache
+def translation_step(model: str, vocabulary: int) -> StepSeconds:
+    """Of an encoder-decoder; an example is a token on either side."""
+    network = build_model(f"{model.removesuffix(')')}, vocabulary={vocabulary})").train()
+
+    def loss(examples: int) -> Tensor:
+        source, target, labels = torch.randint(4, vocabulary, (3, examples, LENGTH))
+        return F.cross_entropy(network(source, target).flatten(0, 1), labels.flatten())
+
+    return _per_token(_measured(loss))
+
+
+@cache
+def bert_step() -> StepSeconds:
+    """Of BERT base as it is, the classifier of sentences in two classes; an example is a token."""
+    network = build_model("transformers:bert()", classes=2).train()
+
+    def loss(examples: int) -> Tensor:
+        tokens, labels = torch.randint(1000, 30_000, (examples, LENGTH)), torch.randint(2, (examples,))
+        return F.cross_entropy(network(tokens), labels)
+
+    return _per_token(_measured(loss))
+
+
+def _measured(loss: Callable[[int], Tensor]) -> StepSeconds:
+    """From the fastest steps with few and with many examples; the first of either is not counted."""
+
+    def step(examples: int) -> None:
+        loss(examples).backward()  # type: ignore[no-untyped-call]
+
+    actions = {"few": partial(step, FEW), "many": partial(step, MANY)}
+    few, many = map(float, seconds_in_turns(actions, TIMES).min())
+    each = max((many - few) / (MANY - FEW), 0.0)
+    return StepSeconds(max(few - FEW * each, 0.0), each)
+
+
+def _per_token(step: StepSeconds) -> StepSeconds:
+    return StepSeconds(step.fixed, step.each / LENGTH)
+
+
+def recorded(artefact: Artefact) -> Mapping[str, Settings]:
+    """The configurations by hash, without extensions of the learning rates."""
+    trainings = artefact.trainings(Context("paper", Path())).values()
+    points = (point for own in trainings for sweep in own.sweeps for point in sweep.points())
+    return {point.config.hash: point.config for point in points}
+
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- paper costs: begin -->", "<!-- paper costs: end -->"

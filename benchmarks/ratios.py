@@ -164,8 +164,8 @@ def measure_watch(bench: WatchBench) -> pd.DataFrame:
         plain, watched = make(bench), make(bench)
         watch = Watch(watched[0], bench.interval)
         steps = {
-            f"{name}, plain": _several(*plain, bench.interval),
-            f"{name}, watched": _several(*watched, bench.interval),
+            f"{name}, plain": partial(_repeat, training_step(*plain), bench.interval),
+            f"{name}, watched": partial(_repeat, training_step(*watched), bench.interval),
         }
         seconds = seconds_in_turns(steps, bench.rounds) / bench.interval
         watch.close()
@@ -173,14 +173,9 @@ def measure_watch(bench: WatchBench) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _several(network: nn.Module, inputs: Tensor, labels: Tensor, count: int) -> Callable[[], None]:
-    step = training_step(network, inputs, labels)
-
-    def run() -> None:
-        for _ in range(count):
-            step()
-
-    return run
+def _repeat(step: Callable[[], object], count: int) -> None:
+    for _ in range(count):
+        step()
 
 
 def _resnet(bench: WatchBench) -> tuple[nn.Module, Tensor, Tensor]:
@@ -309,7 +304,8 @@ def measure_scale(bench: ScaleBench) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     for _, group in table.groupby(["varied", "recomputed"], sort=False):
         for name, exponent in (("seconds", "time_exponent"), ("MiB", "memory_exponent")):
-            table.loc[group.index, exponent] = _exponent(group["value"], group[name])
+            logs = np.log(group[["value", name]].to_numpy(float)).T
+            table.loc[group.index, exponent] = np.polyfit(*logs, 1)[0] if len(group) > 1 else np.nan
     if bench.out is not None:
         draw_scale(table, bench.out)
     return table
@@ -342,10 +338,6 @@ def _training(scheme: str, recomputed: bool, depth: int, width: int, batch: int)
     return training_step(network.to(memory_format=torch.channels_last), images, torch.randint(10, (batch,)))
 
 
-def _exponent(x: Any, y: Any) -> float:
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(x) > 1 else float("nan")
-
-
 def draw_scale(table: pd.DataFrame, path: Path) -> None:
     """Draw seconds above memory, a panel for each setting that varied, and write the figure as SVG or PNG."""
     from normless_lab.plots import lines, new_panels, save_png, save_svg
@@ -360,15 +352,19 @@ def draw_scale(table: pd.DataFrame, path: Path) -> None:
         texts = {kind: f"{kind}, power {power:.2f}" for kind, power in powers.items()}
         title = f"{'Time' if unit == 's' else 'Memory'} of a step against {name}"
         frame: Any = {"title": title, "x_label": name, "y_label": unit, "log": "xy"}
-        lines(rows, panels[place], x="value", y=measure, by="activations", named=partial(_end, texts), **frame)
+        lines(
+            rows,
+            panels[place],
+            x="value",
+            y=measure,
+            by="activations",
+            named=lambda kind, _, texts=texts: texts[kind],
+            **frame,
+        )
     if path.suffix == ".png":
         save_png(panels[0], path)
     else:
         save_svg(panels[0], path)
-
-
-def _end(texts: dict[str, str], kind: str, _: float) -> str:
-    return texts[kind]
 
 
 BENCHMARKS: dict[str, tuple[Any, Callable[[Any], pd.DataFrame]]] = {
@@ -388,5 +384,4 @@ if __name__ == "__main__":
         commands.add_subcommand(name, own)
     given = parser.parse_args()
     settings, measure = BENCHMARKS[given.subcommand]
-    table = measure(settings(**given[given.subcommand].as_dict()))
-    sys.stdout.write(table.to_string(index=False) + "\n")
+    sys.stdout.write(measure(settings(**given[given.subcommand].as_dict())).to_string(index=False) + "\n")
