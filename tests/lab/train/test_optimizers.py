@@ -34,7 +34,9 @@ def test_text_and_fields_are_one_configuration() -> None:
 def test_every_optimizer_is_restored_bit_for_bit(name: str, dtype: torch.dtype) -> None:
     """Two further steps of a restored optimizer are those of the one that was saved."""
     torch.manual_seed(0)
-    model, other = (nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).to(dtype) for _ in range(2))
+    model, other = (
+        nn.Sequential(*(nn.Linear(4, 4, bias=name != "Muon") for _ in range(3))).to(dtype) for _ in range(2)
+    )
     batches = torch.randn(4, 8, 4).to(dtype)
 
     def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
