@@ -6,6 +6,7 @@ train. Steps are measured meanwhile, so that nothing else should run; it takes s
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import sys
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from normless.models import build_model
+from normless.models import build_model, transformer
 from normless_lab.bench import seconds_in_turns
 from normless_lab.train import Settings
 from normless_papers.artefact import Artefact, Context, artefacts
@@ -260,7 +261,9 @@ def _text(batch: int) -> Cost:
 
 def _translation(model: str, batch: int, vocabulary: int) -> Cost:
     """Attention has 4·w² parameters, twice in the decoder, and what lies between its layers 2·w·f."""
-    sizes = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", model)}
+    # Sizes that the text leaves out are the defaults of the model.
+    usual = {name: parameter.default for name, parameter in inspect.signature(transformer).parameters.items()}
+    sizes = usual | {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", model)}
     width, layers = sizes["width"], sizes["layers"]
     rest = 2 * width * sizes["feed_forward"]
     encoder, decoder = layers * (4 * width**2 + rest), layers * (8 * width**2 + rest) + vocabulary * width
