@@ -17,6 +17,7 @@ from normless._internal.state import quiet
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.replay import rounded_away
+from normless.doctor.facts.tables import norm_of
 from normless.doctor.findings import OverBudget
 from normless.probes import descend, preserve_state
 
@@ -217,8 +218,8 @@ def _with_first_step(trial: Trial, network: nn.Module, before: Mapping[str, Tens
     steps = {name: (own, own.detach() - before[name]) for name, own in named if own.grad is not None}
     counted = [counts for own, step in steps.values() if (counts := rounded_away(step, own)) is not None]
     lost, concerned = (sum(map(int, counts)) for counts in zip(*counted, strict=True)) if counted else (0, 0)
-    norms = {name: float(step.double().norm()) for name, (_, step) in steps.items()}
-    sizes = {name: float(before[name].double().norm()) for name in norms}
+    norms = {name: norm_of(step) for name, (_, step) in steps.items()}
+    sizes = {name: norm_of(before[name]) for name in norms}
     shares = {name: norm / sizes[name] for name, norm in norms.items() if sizes[name]}
     moved = sum(norm**2 for norm in norms.values()) ** 0.5
     return replace(trial, moved=moved, rounded=lost / max(concerned, 1), shares=shares)

@@ -7,6 +7,7 @@ from math import nan
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from normless.doctor.facts.examination import Examination
@@ -15,6 +16,12 @@ from normless.doctor.facts.tracer import tensors
 
 # Numbers of a layer's output, with the activations and attentions.
 _OF_LAYERS = ("gradient", "correlation", "off", "saturated", "peaked", "rate")
+
+
+def norm_of(tensor: Tensor) -> float:
+    """Return the norm of a tensor in float64, without a copy in this type."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return float(torch.linalg.vector_norm(real, dtype=torch.float64))
 
 
 def tables_of(exam: Examination) -> dict[str, pd.DataFrame]:
@@ -92,7 +99,7 @@ def _parameters(exam: Examination) -> pd.DataFrame:
     whole = sum(norm**2 for norm in gradients.values() if norm) or nan
     rows = []
     for name, parameter in exam.model.named_parameters():
-        norm, gradient = float(parameter.detach().double().norm()), gradients.get(name)
+        norm, gradient = norm_of(parameter.detach()), gradients.get(name)
         own = settings.get(name, {})
         decay = float(own.get("weight_decay", 0.0)) * norm
         rows.append(
