@@ -18,13 +18,15 @@ from normless.probes import predicted_moments
 PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
 # The signal of normalized networks grows with the number n of blocks; growth up to 16 n is not a finding.
 SIGNAL_MARGIN = 16.0
-# A signal that fades by less is no finding.
+# A signal that fades by less is not a finding.
 FADES = 2.0**10
 # With norms on the branches the gradient's norm changes with the root of the number of blocks.
 GRADIENT_MARGIN = 32.0
 # A trained multiplier this much smaller than the median leaves its branch unused.
 UNUSED = 1e-3
 _UNSEEN = "no residual sum could be measured"
+# The growth of a second moment at which float32 drops the first summand of a sum.
+BEYOND = torch.finfo(torch.float32).eps ** -2
 
 
 @check("signal along the skip path", needs="map")
@@ -67,6 +69,9 @@ def check_growth(exam: Examination) -> Steps:
             predicted = next(float(known.total_variance) for block, known in by_block if block.name == where[1])
             evidence |= {"doubling_would_give": 2.0**blocks}
             evidence |= {"predicted_after": predicted} if np.isfinite(predicted) else {}
+        if grows and factor > BEYOND and exam.knows("not_finite"):
+            # This growth causes later values that are not finite.
+            kind = "growth_beyond"
         yield finding(kind, where, evidence, grade=log2(factor) / 28, norms=exam.norms_placed)
         break
     return summary

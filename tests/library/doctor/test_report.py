@@ -206,3 +206,26 @@ def test_the_page_shows_what_explains_what() -> None:
     rows = re.findall(r"^\| `(\w+)` \| before (.*) \|$", page, re.MULTILINE)
     shown = {kind: set(re.findall(r"`(\w+)`", explained)) for kind, explained in rows}
     assert shown == {kind: explained for kind, explained in EXPLAINS.items() if explained}
+
+
+def test_growth_beyond_float32_is_the_cause_of_later_values_that_are_not_finite() -> None:
+    """Its sums are finite, and the fourth power of the last one is not."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(24))
+            for block in self.blocks:
+                nn.init.normal_(block.weight, std=2.0)  # type: ignore[arg-type]
+            self.head = nn.Linear(16, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = x + block(x).relu()
+            return self.head(x.pow(4))
+
+    x = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
+    found = [own.kind for own in nl.diagnose(Net(), (x, (x[:, 0] > 0).long()), trial_steps=0).findings]
+    assert found[0] == "growing_variance"
+    assert "not_finite" in found
