@@ -393,15 +393,3 @@ def _of_trained(text: str) -> Scheme:
     name, written = parse_call(first)
     arguments = _OF_TRAINED.get(name, {}) | written
     return scheme(" + ".join([format_call(name, arguments), *further]))
-
-
-def trained_scheme(name: str | Callable[..., Edits] | Scheme) -> Scheme:
-    """Return the scheme `trained` of a scheme; `level`, `norms` and `only` become its own."""
-    given = scheme(name)
-    first, *further = split_terms(given.text)
-    own, written = parse_call(first)
-    if own == trained.__name__:
-        return given
-    outer = {key: written.pop(key) for key in ("level", "norms", "only") if key in written}
-    text = " + ".join([format_call(own, written), *further])
-    return scheme(trained.__name__, scheme=text, **outer)

@@ -11,7 +11,9 @@ from normless._internal.arguments import calls_of, forward_arguments, require_ne
 from normless.affine.match_statistics import TrainedReport as TrainedReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.residual import ResidualMap
-from normless.schemes import Scheme, trained_scheme
+from normless.schemes import Scheme, trained
+from normless.schemes import scheme as make_scheme
+from normless.spec import format_call, parse_call, split_terms
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -65,10 +67,22 @@ def convert_trained(
     require_network(model)
     calls = calls_of(model, batches, most_batches)
     checked = None if check_inputs is None else forward_arguments((), {}, check_inputs)
-    chosen = trained_scheme(scheme)
+    chosen = _trained_scheme(scheme)
     network = convert_on(
         model, chosen, calls, only, residual_map, checked, allow_partial=allow_partial, in_place=in_place
     )
     made: Conversion = getattr(network, CONVERSION)
     assert made.report is not None
     return network, made.report
+
+
+def _trained_scheme(name: str | Scheme) -> Scheme:
+    """Return the scheme `trained` of a scheme; `level`, `norms` and `only` become its own."""
+    given = make_scheme(name)
+    first, *further = split_terms(given.text)
+    own, written = parse_call(first)
+    if own == trained.__name__:
+        return given
+    outer = {key: written.pop(key) for key in ("level", "norms", "only") if key in written}
+    text = " + ".join([format_call(own, written), *further])
+    return make_scheme(trained.__name__, scheme=text, **outer)

@@ -118,13 +118,19 @@ def diagnose(
         step=step,
     )
     checks = _run(examination)
-    if checks[-1].name == REST:
-        return Diagnosis(checks, (), max(len(several), 1), tables_of(examination))
-    cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
-    checks = tuple(
-        replace(check, findings=tuple(_located(examination, next(cured)) for _ in check.findings)) for check in checks
+    is_blocked = checks[-1].name == REST
+    if not is_blocked:
+        checks = _with_cures(examination, checks)
+    missed = () if is_blocked else examination.passed.missed
+    return Diagnosis(checks, missed, len(examination.batches), tables_of(examination))
+
+
+def _with_cures(exam: Examination, checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the checks with the cures of their findings tried, and the line of each finding."""
+    cured = iter(with_tried_cures(exam, [found for check in checks for found in check.findings], exam.steps))
+    return tuple(
+        replace(check, findings=tuple(_located(exam, next(cured)) for _ in check.findings)) for check in checks
     )
-    return Diagnosis(checks, examination.passed.missed, max(len(several), 1), tables_of(examination))
 
 
 def _located(exam: Examination, found: Finding) -> Finding:

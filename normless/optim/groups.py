@@ -92,14 +92,12 @@ def param_groups(
         residual_map: the network's map; computed if None, with the example inputs if necessary.
         inputs, example_inputs: as in `residual_map`.
 
-    Parameters that the network itself keeps from decay, see `kept_from_decay`, do not decay unless a pattern of the
-    policy names them.
-
     Returns:
         Dictionaries with keys params, name, lr, rate_scale and weight_decay, which print as a table. Parameters of a
-        group that match a pattern are a group of their own, `GROUP:PATTERN`; those that the network keeps from decay
-        are `GROUP:kept`, those of the K-th rate of layers `GROUP:layer_K`. Parameters on branches with a rate of
-        their own (`depth_mup`, `completep`) are a group `GROUP:branches`, with a key eps if ε is scaled.
+        group that match a pattern are a group of their own, `GROUP:PATTERN`; others that the network keeps from
+        decay (see `kept_from_decay`) do not decay and are `GROUP:kept`; those of the K-th rate of layers are
+        `GROUP:layer_K`. Parameters on branches with a rate of their own (`depth_mup`, `completep`) are a group
+        `GROUP:branches`, with a key eps if ε is scaled.
 
     Raises:
         ValueError: a policy or group name is unknown, no parameter matches a pattern, a rate, decay or ε is negative,
@@ -110,24 +108,35 @@ def param_groups(
     rates |= {"layer_decay": layer_decay} | ({} if muon_lr is None else {"muon_lr": muon_lr})
     _check_rates(rates)
     decays_of(policy, weight_decay)  # Raises for a wrong policy before the network is traced.
-    positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
-    if residual_map is None and not (positional or named_inputs):
-        model = unwrapped(model)
-    residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
+    model, residual_map = _mapped(model, residual_map, *forward_arguments(inputs, {}, example_inputs))
     roles = parameter_roles(model, residual_map)
     is_guided, why = follows_guidelines(model, residual_map)
     decays = decays_of(policy, weight_decay, batch_norms=is_guided)
     wanted = {*PARTS} if muon_lr is not None else {*PARTS} & decays.keys()
     if wanted:
         roles = _refined(model, residual_map, roles, wanted)
-    reasons = [f"guidelines: {why}"] if "guidelines" in policy else []
-    made = _grouped(model, residual_map, roles, decays, rates)
-    ids = {id(parameter): name for name, parameter in model.named_parameters()}
-    kept = [ids[id(parameter)] for group in made if ":kept" in group["name"] for parameter in group["params"]]
-    if kept:
-        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
-        reasons.append(f"the network itself keeps {', '.join(kept[:3])}{more} from decay")
-    return ParameterGroups(made, "\n".join(reasons))
+    kept = _kept(model, roles, decays)
+    reason = _reason(why if "guidelines" in policy else "", kept)
+    return ParameterGroups(_grouped(model, residual_map, roles, decays, rates, kept), reason)
+
+
+def _reason(guidelines: str, kept: list[str]) -> str:
+    """Return in words why the guidelines decay what they decay, and what the network keeps from decay."""
+    more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
+    lines = [f"guidelines: {guidelines}"] if guidelines else []
+    lines += [f"the network itself keeps {', '.join(kept[:3])}{more} from decay"] if kept else []
+    return "\n".join(lines)
+
+
+def _mapped(
+    model: nn.Module, residual_map: ResidualMap | None, positional: Any, named: Any
+) -> tuple[nn.Module, ResidualMap]:
+    """Return a network, without a wrapper if nothing else tells its map, and its map."""
+    if residual_map is not None:
+        return model, residual_map
+    if not (positional or named):
+        model = unwrapped(model)
+    return model, find_residual_map(model, *positional, **named)
 
 
 def _check_rates(rates: dict[str, float]) -> None:
@@ -143,18 +152,33 @@ def _refined(model: nn.Module, residual_map: ResidualMap, roles: dict[str, str],
     return {name: own[name] if role == "weights" and own[name] in wanted else role for name, role in roles.items()}
 
 
+def _kept(model: nn.Module, roles: dict[str, str], decays: dict[str, float]) -> list[str]:
+    """Return the parameters that the policy decays by their group, and that the network keeps from decay."""
+    stated, patterns = kept_from_decay(model), patterns_of(decays)
+    return [
+        name
+        for name, group in roles.items()
+        if name in stated and _decay_of(group, decays) and not any(fnmatchcase(name, known) for known in patterns)
+    ]
+
+
+def _decay_of(group: str, decays: dict[str, float]) -> float:
+    """Return the decay of a group or pattern; a part that the policy does not name has that of the weights."""
+    return decays.get(group, decays.get("weights", 0.0) if group in PARTS else 0.0)
+
+
 def _grouped(
     model: nn.Module,
     residual_map: ResidualMap,
     roles: dict[str, str],
     decays: dict[str, float],
     rates: dict[str, float],
+    kept: list[str],
 ) -> list[dict[str, Any]]:
     """Create the groups of parameters with these roles, in the order of `GROUPS`."""
     patterns = patterns_of(decays)
     named = dict(model.named_parameters())
     factors = _branch_factors(model, residual_map)
-    kept = kept_from_decay(model)
     layers = layer_scales(model, residual_map, rates["layer_decay"]) if rates["layer_decay"] != 1.0 else {}
     depths = {scale: number for number, scale in enumerate(sorted({*layers.values()}))}
     groups: dict[tuple[str, str, Factors, float], dict[str, Any]] = {}
@@ -163,8 +187,8 @@ def _grouped(
         rate, epsilon = scaled = factors.get(name, UNSCALED)
         layer = layers.get(name, 1.0)
         scale = layer * rate * (rates["scalar_lr_scale"] if group == "scalars" else 1.0)
-        decay = decays.get(pattern or group, decays.get("weights", 0.0) if group in PARTS else 0.0)
-        if name in kept and not pattern and decay:
+        decay = _decay_of(pattern or group, decays)
+        if name in kept:
             pattern, decay = "kept", 0.0
         is_muon = group == "hidden" and "muon_lr" in rates
         at = f"layer_{depths[layer]}" if layers else ""

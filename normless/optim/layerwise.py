@@ -20,21 +20,21 @@ def layer_scales(model: nn.Module, residual_map: ResidualMap, layer_decay: float
     modules = dict.fromkeys(block.name.partition("#")[0] for block in residual_map.blocks)
     blocks = {module: number for number, module in enumerate(modules, 1)}
     last = len(blocks) + 1
+
+    def block_of(name: str) -> int | None:
+        return next((blocks[module] for module in around(name) if module in blocks), None)
+
     # In the order in which the operations of a pass read them.
     operations = residual_map.flow.operations
     read = dict.fromkeys(name for at in operations for name in (*at.parameters, *at.factors, *at.added))
     depths: dict[str, int] = {}
     reached = 0
     for name in read:
-        own = next((blocks[module] for module in around(name) if module in blocks), None)
+        own = block_of(name)
         reached = max(reached, own or 0)
-        depths[name] = own if own is not None else reached + 1 if reached else 0
-    scales = {}
-    for name, _ in model.named_parameters():
-        inside = next((blocks[module] for module in around(name) if module in blocks), None)
-        depth = inside if inside is not None else depths.get(name, 0)
-        scales[name] = layer_decay ** (last - depth)
-    return scales
+        depths[name] = own or (reached + 1 if reached else 0)
+    named = model.named_parameters()
+    return {name: layer_decay ** (last - (block_of(name) or depths.get(name, 0))) for name, _ in named}
 
 
 def around(path: str) -> Iterator[str]:

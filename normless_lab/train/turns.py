@@ -225,11 +225,8 @@ def current_turn() -> Turn | None:
 def hand_over(event: Event | None = None) -> None:
     """Let others go on, and return after an event on the card: the runs of this process, or threads that wait."""
     turn, state = current_turn(), getattr(_OF_THREAD, "state", None)
-    if turn is None and not exclusive.is_wanted:
-        if event is not None:
-            event.synchronize()
-        return
-    with nullcontext() if state is None else state.left():
+    is_shared = turn is not None or exclusive.is_wanted
+    with nullcontext() if state is None or not is_shared else state.left():
         if turn is not None:
             turn.hand_over(event)
         elif event is not None:

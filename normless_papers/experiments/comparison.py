@@ -16,8 +16,6 @@ from normless_papers.claims import Aspect, Check, Estimate, at_scale, check, dif
 from normless_papers.evidence import QUANTITY, Evidence, with_quantities
 from normless_papers.experiments.runs import Runs, chosen
 
-# The batch size up to which all methods behave the same, as the papers claim.
-SMALL_BATCH = 64
 # "Competitive with batch normalization (within one standard deviation)" (De & Smith 2019, section 3): two of the
 # deviations of 0.2 to 0.3 points that its tables print, as a margin that does not grow with the noise of the runs.
 MARGIN = 0.5
@@ -40,10 +38,6 @@ class Comparison:
     def sizes(self) -> list[int]:
         """The sizes that were run, in increasing order."""
         return sorted(int(size) for size in self.runs.labels(self.axis))
-
-    def up_to(self, largest: int) -> list[int]:
-        """Return the sizes up to the given one."""
-        return [size for size in self.sizes if size <= largest]
 
     def labels(self, method: str, size: int) -> dict[str, Any]:
         """Return the labels of a combination."""

@@ -35,8 +35,6 @@ LOSS = "training_loss_with_l2"
 # The original of He et al. (2016a), without "the modifications to ResNet-50-V1 described by Goyal et al. (2017)"
 # (ZeroInit, section 5): the stride is on the first 1×1 convolution and not on the 3×3, and the last γ starts at 1.
 RESNET_V1 = "normless:resnet(depth=50, initialization=he_fan_in, stride_on=conv1)"
-# `variance_scaling_initializer()` of appendix G's code truncates at two standard deviations.
-RESNET_V2 = "normless:resnet_v2(depth=50, initialization=he_fan_in_truncated)"
 
 # The settings of each method by the papers' names; two names of the same method share their runs.
 METHODS: Mapping[str, Mapping[str, Any]] = {

@@ -208,10 +208,6 @@ class Measured:
         """Return the rows of one kind of network, indexed by draw."""
         return self.table[self.table["batch_norm"] == batch_norm].set_index("draw")
 
-    def pivoted(self, columns: str, *, batch_norm: bool) -> pd.DataFrame:
-        """Return the rows of one kind of network, a row per draw; columns are (quantity, label)."""
-        return self.by_draw(batch_norm=batch_norm).reset_index().pivot(index="draw", columns=columns)
-
     def claimed(self, row: Row) -> list[Check]:
         """Return the check of a declared claim."""
         return by_draw(row, self)

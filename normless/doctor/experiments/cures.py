@@ -26,6 +26,7 @@ from normless.doctor.experiments.engine import (
     Trial,
     best_rate,
     fits,
+    is_fitted,
     set_groups,
 )
 from normless.doctor.facts.examination import Examination
@@ -88,7 +89,7 @@ def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[F
     if not refutable or not steps or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         return findings
     known = [*exam.trials]
-    if not any(fits(exam, trial) for trial in known):
+    if not is_fitted(exam):
         with suppress(OverBudget):
             known.append(_control(exam, steps))
     if not any(trial is not None and fits(exam, trial) for trial in known):

@@ -17,7 +17,7 @@ from normless._internal.state import quiet
 from normless.doctor.facts.batches import Batches
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.replay import rounded_away
-from normless.doctor.facts.tables import norm_of
+from normless.doctor.facts.tape import norm_of
 from normless.doctor.findings import OverBudget
 from normless.probes import descend, preserve_state
 
@@ -136,6 +136,11 @@ def fits(exam: Examination, trial: Trial) -> bool:
         return False
     is_known = isfinite(exam.guessing) and abs(exam.guessing) > NOTHING * abs(trial.losses[0])
     return not is_known or trial.end <= LEFT_OF_GUESSING * exam.guessing
+
+
+def is_fitted(exam: Examination, *trials: Trial) -> bool:
+    """Whether one of the trials, those of the unchanged network if none are given, fits the batch."""
+    return any(fits(exam, trial) for trial in trials or exam.trials)
 
 
 def scheduled_rate(group: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from normless.doctor.experiments.changes import (
     shuffled,
     standardized,
 )
-from normless.doctor.experiments.engine import CLEARLY, MANY, UNCHANGED, Experiment, Trial, compared, fits
+from normless.doctor.experiments.engine import CLEARLY, MANY, UNCHANGED, Experiment, Trial, compared, fits, is_fitted
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Call
 from normless.doctor.facts.tracer import tensors
@@ -51,7 +51,7 @@ def check_experiments(exam: Examination) -> Steps:
     steps, asked = exam.steps, exam.investigate
     if steps < 1 or asked is False or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         raise NotAsked("none was made")
-    if not exam.knows("not_fitted") and (not asked or any(fits(exam, trial) for trial in exam.trials)):
+    if not exam.knows("not_fitted") and (not asked or is_fitted(exam)):
         raise NotAsked("none was needed: no finding says that the batch cannot be fitted")
     if not asked and {known.kind for known in exam.found if not known.advice} - SYMPTOMS:
         raise NotAsked("a cause is known")

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from normless._internal.state import quiet
 from normless.doctor.facts.batches import size_of
 from normless.doctor.facts.flow import Call, Flow, is_in_place
-from normless.doctor.facts.tape import Event, LossCall, Tape
+from normless.doctor.facts.tape import Event, LossCall, Tape, norm_of
 from normless.doctor.facts.tracer import tensors
 from normless.errors import InputsError
 from normless.probes import (
@@ -123,7 +123,7 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             _backward(value, tape.flow)
         passed.loss, passed.rounding = float(value.detach()), tape.rounding
         passed.gradients = {
-            name: None if parameter.grad is None else float(parameter.grad.to_dense().double().norm())
+            name: None if parameter.grad is None else norm_of(parameter.grad.to_dense())
             for name, parameter in model.named_parameters()
         }
         passed.alike = tuple(name for name, parameter in model.named_parameters() if has_equal_rows(parameter))

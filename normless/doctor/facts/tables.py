@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import nan
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.held import named_groups
+from normless.doctor.facts.tape import norm_of
 from normless.doctor.facts.tracer import tensors
 
 # Numbers of a layer's output, with the activations and attentions.
 _OF_LAYERS = ("gradient", "correlation", "off", "saturated", "peaked", "rate")
-
-
-def norm_of(tensor: Tensor) -> float:
-    """Return the norm of a tensor in float64, without a copy in this type."""
-    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return float(torch.linalg.vector_norm(real, dtype=torch.float64))
 
 
 def tables_of(exam: Examination) -> dict[str, pd.DataFrame]:
@@ -76,13 +69,12 @@ def _batch(exam: Examination) -> pd.DataFrame:
     rows = []
     for part, values in (("inputs", exam.inputs), ("targets", exam.targets)):
         for number, tensor in enumerate(tensors(values)):
-            row: dict[str, Any] = {"part": part, "number": number, "shape": tuple(tensor.shape)}
-            row["type"] = str(tensor.dtype).removeprefix("torch.")
-            rows.append(row | {**_range(tensor)})
+            row = {"part": part, "number": number, "shape": tuple(tensor.shape)}
+            rows.append(row | {"type": str(tensor.dtype).removeprefix("torch.")} | _range(tensor))
     return pd.DataFrame(rows)
 
 
-def _range(tensor: Tensor) -> Mapping[str, float]:
+def _range(tensor: Tensor) -> dict[str, Any]:
     if tensor.is_complex() or tensor.is_sparse or not tensor.numel():
         return {}
     values = tensor.detach().double()

@@ -47,6 +47,12 @@ class Moments(NamedTuple):
 NONE = Moments()
 
 
+def norm_of(tensor: Tensor) -> float:
+    """Return the norm of a tensor in float64, without a copy in this type."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return float(torch.linalg.vector_norm(real, dtype=torch.float64))
+
+
 @dataclass
 class Event:
     """A call of a layer, an activation, an attention or a dropout.
@@ -215,7 +221,7 @@ def _mask(factors: tuple[Any, ...]) -> Tensor | None:
 
 def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
     if (event := of()) is not None:
-        event.gradient = float(gradient.detach().double().norm()) / sqrt(max(gradient.numel(), 1))
+        event.gradient = norm_of(gradient.detach()) / sqrt(max(gradient.numel(), 1))
 
 
 def _describe(event: Event, seen: Seen) -> None:

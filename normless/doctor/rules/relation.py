@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless.doctor.experiments.engine import MANY, tried
+from normless.doctor.experiments.engine import MANY, is_fitted, tried
 from normless.doctor.facts.changes import before_end
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.relations import IGNORED
 from normless.doctor.facts.tracer import reals
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.doctor.rules.trials import is_fitted
 from normless.probes import compute_output, loss_of, preserve_state
 
 # Class indices are judged as quantities from this number of classes, and if this share of them can be told apart.

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from normless.doctor.experiments.engine import is_fitted
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.tracer import reals, tensors
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.doctor.rules.trials import is_fitted, trial_with
+from normless.doctor.rules.trials import trial_with
 
 # Inputs of this size are too large for weights that are initialized for inputs of variance 1.
 LARGE = 10.0

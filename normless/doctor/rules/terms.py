@@ -15,6 +15,7 @@ from normless.doctor.experiments.engine import MANY, Experiment, tried
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Call
 from normless.doctor.facts.held import trained_parameters
+from normless.doctor.facts.tape import norm_of
 from normless.doctor.facts.tracer import Seen, Tracer
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.doctor.rules.trials import trial_with
@@ -145,4 +146,4 @@ def _norms(value: Tensor, term: Tensor, parameters: list[nn.Parameter]) -> list[
         return []
     factor = torch.autograd.grad(value, term, retain_graph=True)[0].abs()
     gradients = torch.autograd.grad(factor * term, parameters, retain_graph=True, allow_unused=True)
-    return [0.0 if g is None else float(g.to_dense().double().norm()) for g in gradients]
+    return [0.0 if g is None else norm_of(g.to_dense()) for g in gradients]

@@ -1,17 +1,12 @@
-"""Trial steps on copies, as rules need them: whether the batch is fitted, and how far steps lower a changed loss."""
+"""Trial steps on copies, as rules need them: whether they are slow, and how far they lower a changed loss."""
 
 from __future__ import annotations
 
-from normless.doctor.experiments.engine import MANY, UNCHANGED, Experiment, Trial, fits, tried
+from normless.doctor.experiments.engine import MANY, UNCHANGED, Experiment, Trial, is_fitted, tried
 from normless.doctor.facts.examination import Examination
 
 # A trial that lowers the loss by a smaller share is far from fitting the batch.
 HALF = 0.5
-
-
-def is_fitted(exam: Examination, *trials: Trial) -> bool:
-    """Whether one of the trials, those of the unchanged network if none are given, fits the batch."""
-    return any(fits(exam, trial) for trial in trials or exam.trials)
 
 
 def is_slow(exam: Examination) -> bool:

@@ -11,13 +11,13 @@ from operator import is_
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.experiments.engine import Experiment
+from normless.doctor.experiments.engine import Experiment, is_fitted
 from normless.doctor.facts.changes import Padding, change_at, change_of, find_padding, influence_of
 from normless.doctor.facts.examination import Examination
 from normless.doctor.facts.flow import Call
 from normless.doctor.facts.tracer import tensors
 from normless.doctor.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.doctor.rules.trials import HALF, is_fitted, is_slow, trial_with
+from normless.doctor.rules.trials import HALF, is_slow, trial_with
 from normless.probes import own_loss
 
 # Outputs are the same if they differ by less than this share of the largest output.
