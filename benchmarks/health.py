@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.doctor.trained.limits import QUANTITIES
+from normless.doctor.trained._limits import QUANTITIES
 from normless.models import resnet_cifar, wide_resnet
 from normless_lab.data import Augmentation, load_data
 

@@ -17,9 +17,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from normless_lab.bench.step import ratio_table, seconds_in_turns
+from normless_lab.bench._step import ratio_table, seconds_in_turns
 from normless_lab.data import Augmentation, ImageData, load_data
-from normless_lab.data.image_data import Split, in_memory
+from normless_lab.data._image_data import Split, in_memory
 
 OURS, RIVAL = "normless", "torchvision"
 WORKERS = 2

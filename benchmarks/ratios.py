@@ -30,7 +30,7 @@ from normless.models import build_with_inputs, resnet_cifar, wide_resnet
 from normless.optim import recompute_blocks
 from normless.probes import DEFAULT_PROBES, RideAlong, every
 from normless.residual import residual_map
-from normless_lab.bench.step import ImageBench, opened, ratio_table, seconds_in_turns, training_step
+from normless_lab.bench._step import ImageBench, opened, ratio_table, seconds_in_turns, training_step
 from normless_lab.process import available_cores, peak_memory, resident_memory
 from normless_lab.sweeps import Laboratory, LocalExecutor
 from normless_lab.train import TrainConfig

@@ -27,9 +27,7 @@ from torch import Tensor, nn
 # The networks are rows of the gallery.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from gallery import kinds_of_images as images
-from gallery import kinds_of_sequences as sequences
-from gallery import kinds_of_structures as structures
+from gallery import kinds_of_images as images, kinds_of_sequences as sequences, kinds_of_structures as structures
 
 import normless as nl
 from normless.errors import NormlessError

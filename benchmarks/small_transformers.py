@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless import convert, param_groups, residual_map
-from normless.models.transformer import AttentionBlock, FeedForwardBlock, Placement, sinusoids
+from normless.models._transformer import AttentionBlock, FeedForwardBlock, Placement, sinusoids
 from normless.probes import has_diverged
 from normless.residual import ResidualMap
 from normless_lab.data import Augmentation, load_data

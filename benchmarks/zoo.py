@@ -23,8 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # The networks are those of the sweep that `make zoo` tests.
 sys.path.insert(0, str(ROOT / "tests"))
 
-from gallery import ROWS, zoo  # noqa: E402
-from gallery import Row as Network  # noqa: E402
+from gallery import (  # noqa: E402
+    ROWS,
+    Row as Network,
+    zoo,
+)
 
 HEADER = """\
 # The residual structure of timm's architectures

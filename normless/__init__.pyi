@@ -1,36 +1,32 @@
-from . import affine as affine
-from . import doctor as doctor
-from . import edits as edits
-from . import errors as errors
-from . import integrations as integrations
-from . import models as models
-from . import nn as nn
-from . import optim as optim
-from . import probes as probes
-from . import testing as testing
+from . import (
+    affine as affine,
+    doctor as doctor,
+    edits as edits,
+    errors as errors,
+    integrations as integrations,
+    models as models,
+    nn as nn,
+    optim as optim,
+    probes as probes,
+    testing as testing,
+)
 from ._version import __version__ as __version__
-from .affine import fold as fold
-from .affine import freeze as freeze
-from .affine import fuse_for_inference as fuse_for_inference
-from .affine import remove_norms as remove_norms
-from .conversion import convert as convert
-from .conversion import plan as plan
+from .affine import (
+    fold as fold,
+    freeze as freeze,
+    fuse_for_inference as fuse_for_inference,
+    remove_norms as remove_norms,
+)
+from .conversion import convert as convert, plan as plan
 from .doctor import treat as treat
-from .doctor.diagnose import diagnose as diagnose
+from .doctor._diagnose import diagnose as diagnose
 from .doctor.trained import diagnose_trained as diagnose_trained
-from .doctor.watch.watch import watch as watch
+from .doctor.watch._watch import watch as watch
 from .errors import NormlessError as NormlessError
 from .optim import param_groups as param_groups
 from .plotting import plot as plot
-from .probes import RideAlong as RideAlong
-from .probes import mixes_examples as mixes_examples
-from .probes import probe as probe
-from .residual import ResidualBlock as ResidualBlock
-from .residual import ResidualMap as ResidualMap
-from .residual import residual_map as residual_map
-from .saving import load as load
-from .saving import save as save
-from .schemes import SCHEMES as SCHEMES
-from .schemes import Scheme as Scheme
-from .schemes import scheme as scheme
+from .probes import RideAlong as RideAlong, mixes_examples as mixes_examples, probe as probe
+from .residual import ResidualBlock as ResidualBlock, ResidualMap as ResidualMap, residual_map as residual_map
+from .saving import load as load, save as save
+from .schemes import SCHEMES as SCHEMES, Scheme as Scheme, scheme as scheme
 from .trained import convert_trained as convert_trained

@@ -18,14 +18,14 @@ from normless._internal.arguments import Call, carry_inputs, forward_arguments, 
 from normless._internal.copying import copied, without_values
 from normless._internal.exclusive import exclusive
 from normless._internal.state import collection_paused
-from normless.affine.match_statistics import TrainedReport
+from normless.affine._match_statistics import TrainedReport
 from normless.edits import Surgery
-from normless.edits.calibration import Calibration
-from normless.edits.norm_variants import KEEPING_STATISTICS, ReplaceNorms
-from normless.edits.original import Original
-from normless.edits.plan import Plan as Plan
-from normless.edits.remarks import lost_function, remarks, trained_function, unchanged
-from normless.edits.verify import verify
+from normless.edits._calibration import Calibration
+from normless.edits._norm_variants import KEEPING_STATISTICS, ReplaceNorms
+from normless.edits._original import Original
+from normless.edits._plan import Plan as Plan
+from normless.edits._remarks import lost_function, remarks, trained_function, unchanged
+from normless.edits._verify import verify
 from normless.errors import (
     AlreadyConvertedError,
     MissingValuesError,

@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from normless import edits
-from normless.affine.trained import trained_form
+from normless.affine._trained import trained_form
 from normless.code_names import name_code
 from normless.edits import EDITS, Edit
-from normless.nn.initialization import Kind
+from normless.nn._initialization import Kind
 from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
 

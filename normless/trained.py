@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from normless._internal.arguments import calls_of, forward_arguments, require_network
-from normless.affine.match_statistics import TrainedReport as TrainedReport
+from normless.affine._match_statistics import TrainedReport as TrainedReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.residual import ResidualMap
-from normless.schemes import Scheme, trained
-from normless.schemes import scheme as make_scheme
+from normless.schemes import Scheme, scheme as make_scheme, trained
 from normless.spec import format_call, parse_call, split_terms
 
 Model = TypeVar("Model", bound=nn.Module)

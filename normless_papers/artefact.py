@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from normless.errors import NormlessError
 from normless.registry import Registry
-from normless_papers.budgets import BUDGETS as BUDGETS
-from normless_papers.budgets import Aspect, aspects_of, typed
-from normless_papers.budgets import Budget as Budget
+from normless_papers.budgets import BUDGETS as BUDGETS, Aspect, Budget as Budget, aspects_of, typed
 from normless_papers.claims import Basis, Check, Tests, checks_by, qualified
 from normless_papers.claims.declared import declared
 from normless_papers.context import Context as Context

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from normless_lab.sweeps import Kind, RateGrid, Sweep, WorkerDiedError, axis_of
-from normless_lab.train.result import EpochRow, Report
-from normless_lab.train.settings import Settings
+from normless_lab.train._result import EpochRow, Report
+from normless_lab.train._settings import Settings
 
 # What a user's own code may raise that is no Exception.
 ENDS: dict[str, type[BaseException]] = {"exits": SystemExit, "interrupts": KeyboardInterrupt}

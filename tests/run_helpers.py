@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from normless_lab.train import RunConfig, RunListener, TrainConfig, train
-from normless_lab.train.run_files import load_weights
+from normless_lab.train._run_files import load_weights
 
 # A training of two epochs of two steps.
 CONFIG = TrainConfig(

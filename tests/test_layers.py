@@ -184,7 +184,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert main(["trian"]) == 2
 from contextlib import redirect_stderr
 from io import StringIO
-from normless.cli.commands import COMMANDS, is_task
+from normless.cli._commands import COMMANDS, is_task
 from normless.cli import main
 told = {}
 for name in COMMANDS:

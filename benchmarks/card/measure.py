@@ -16,9 +16,9 @@ import torch
 from benchmarks.card.runs import accuracy_configs, measure_accuracy, measure_together
 from benchmarks.card.settings import CardBench
 from benchmarks.card.steps import matrix_product_flops, measure_steps
-from normless_lab.bench.step import REFERENCE, Timer, timer_of
-from normless_lab.train.execution import device_name
-from normless_lab.train.image_task import ImageTask
+from normless_lab.bench._step import REFERENCE, Timer, timer_of
+from normless_lab.train._execution import device_name
+from normless_lab.train._image_task import ImageTask
 
 Row = dict[str, Any]
 

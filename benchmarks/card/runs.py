@@ -14,16 +14,16 @@ import torch
 
 from benchmarks.card.settings import CardBench
 from normless.errors import DataNotFoundError
-from normless_lab.bench.step import StepBench
+from normless_lab.bench._step import StepBench
 from normless_lab.data import ImageData, load_data
-from normless_lab.sweeps.card import SETTLED, Admission, Turns
-from normless_lab.sweeps.processes import Ended, Order
-from normless_lab.sweeps.runs import carry_out_run
+from normless_lab.sweeps._card import SETTLED, Admission, Turns
+from normless_lab.sweeps._processes import Ended, Order
+from normless_lab.sweeps._runs import carry_out_run
 from normless_lab.train import TrainConfig, train
-from normless_lab.train.image_task import ImageTask
-from normless_lab.train.result import Row
-from normless_lab.train.run_listener import RunListener, RunStart
-from normless_lab.train.turns import Turn
+from normless_lab.train._image_task import ImageTask
+from normless_lab.train._result import Row
+from normless_lab.train._run_listener import RunListener, RunStart
+from normless_lab.train._turns import Turn
 
 # Runs one after another, beside those at once.
 ALONE = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normless_lab.bench.step import StepBench
+from normless_lab.bench._step import StepBench
 
 PARTS = ("step", "peak", "together", "accuracy")
 NOISE_UNLESS_CIFAR = "benchmarks.card.runs:photographs_or_noise(train=25600, test=2000)"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.card.settings import MODES, CardBench
 from normless.residual import residual_map
-from normless_lab.bench.step import (
+from normless_lab.bench._step import (
     REFERENCE,
     Bare,
     HandWrittenFixup,
@@ -29,7 +29,7 @@ from normless_lab.bench.step import (
     seconds_in_turns,
     step_on_batches,
 )
-from normless_lab.train.step_graph import WARMUP, StepGraph
+from normless_lab.train._step_graph import WARMUP, StepGraph
 
 BATCH_NORM = "batch_norm"
 GRAPH = "graph"
@@ -192,7 +192,7 @@ class Compiler:
             for block in network.blocks:
                 block.compile(dynamic=False)
         else:
-            compile_blocks = resolve_name("normless_lab.train.execution:compile_blocks")
+            compile_blocks = resolve_name("normless_lab.train._execution:compile_blocks")
             compile_blocks(network, residual_map=residual_map(network, inputs))
 
 

@@ -102,7 +102,7 @@ def _examined(waiting: Sequence[Network], bench: CensusBench) -> Iterator[dict[s
 
 def _prepare() -> None:
     """Set up a worker: one thread, no standard output, and nothing of what libraries log."""
-    from normless_lab.sweeps.processes import prepare_worker
+    from normless_lab.sweeps._processes import prepare_worker
 
     prepare_worker(1)
     logging.disable(logging.CRITICAL)

@@ -1,9 +1,6 @@
-from .folding import FoldReport as FoldReport
-from .folding import Outcome as Outcome
-from .folding import fold as fold
-from .inference import fuse_for_inference as fuse_for_inference
-from .maps import freeze as freeze
-from .match_statistics import TrainedReport as TrainedReport
-from .removal import Removal as Removal
-from .removal import remove_norms as remove_norms
-from .schedule import Freezing as Freezing
+from ._folding import FoldReport as FoldReport, Outcome as Outcome, fold as fold
+from ._inference import fuse_for_inference as fuse_for_inference
+from ._maps import freeze as freeze
+from ._match_statistics import TrainedReport as TrainedReport
+from ._removal import Removal as Removal, remove_norms as remove_norms
+from ._schedule import Freezing as Freezing

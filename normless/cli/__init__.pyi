@@ -1,15 +1,12 @@
-from .batch import check_first_layer as check_first_layer
-from .commands import COMMANDS as COMMANDS
-from .commands import Command as Command
-from .names import ARGUMENTS as ARGUMENTS
-from .names import check_names as check_names
-from .network import GAP as GAP
-from .network import as_text as as_text
-from .network import table as table
-from .network import terminal_width as terminal_width
-from .output import add_json_flag as add_json_flag
-from .output import answer as answer
-from .output import print_json as print_json
-from .output import status_line as status_line
-from .output import working as working
-from .program import main as main
+from ._batch import check_first_layer as check_first_layer
+from ._commands import COMMANDS as COMMANDS, Command as Command
+from ._names import ARGUMENTS as ARGUMENTS, check_names as check_names
+from ._network import GAP as GAP, as_text as as_text, table as table, terminal_width as terminal_width
+from ._output import (
+    add_json_flag as add_json_flag,
+    answer as answer,
+    print_json as print_json,
+    status_line as status_line,
+    working as working,
+)
+from ._program import main as main

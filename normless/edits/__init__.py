@@ -1,39 +1,45 @@
 """Edits: small changes of a network at places that its residual structure defines; a scheme is a tuple of edits."""
 
-from normless.edits.attention import AddQKNorm as AddQKNorm
-from normless.edits.attention import SoftCapLogits as SoftCapLogits
-from normless.edits.biases import BiasAfterSum as BiasAfterSum
-from normless.edits.biases import ChannelBiases as ChannelBiases
-from normless.edits.biases import ScalarBiases as ScalarBiases
-from normless.edits.branches import BranchMultiplier as BranchMultiplier
-from normless.edits.branches import LayerScale as LayerScale
-from normless.edits.branches import RemoveBranches as RemoveBranches
-from normless.edits.branches import RescaleBranches as RescaleBranches
-from normless.edits.branches import ResetBranchFactors as ResetBranchFactors
-from normless.edits.branches import ScaleBranches as ScaleBranches
-from normless.edits.branches import ScaleSums as ScaleSums
-from normless.edits.deepnorm import DeepNorm as DeepNorm
-from normless.edits.deepnorm import TFixup as TFixup
-from normless.edits.edit import EDITS as EDITS
-from normless.edits.edit import Edit as Edit
-from normless.edits.initialization import LSUV as LSUV
-from normless.edits.initialization import KeepScale as KeepScale
-from normless.edits.initialization import Reinitialize as Reinitialize
-from normless.edits.initialization import ZeroBranchEnds as ZeroBranchEnds
-from normless.edits.initialization import ZeroClassifier as ZeroClassifier
-from normless.edits.initialization import ZeroLastGamma as ZeroLastGamma
-from normless.edits.norm_variants import ReplaceNorms as ReplaceNorms
-from normless.edits.normalizer_free import PredictedVariance as PredictedVariance
-from normless.edits.normalizer_free import StandardizeConvolutions as StandardizeConvolutions
-from normless.edits.normalizer_free import StandardizeWeights as StandardizeWeights
-from normless.edits.norms import BranchEndNorms as BranchEndNorms
-from normless.edits.norms import HeadDropout as HeadDropout
-from normless.edits.norms import KeepLayerNorms as KeepLayerNorms
-from normless.edits.norms import LayerNormScaling as LayerNormScaling
-from normless.edits.norms import NormOnSkip as NormOnSkip
-from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
-from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
-from normless.edits.norms import PointwiseNorms as PointwiseNorms
-from normless.edits.norms import RemoveNorms as RemoveNorms
-from normless.edits.surgery import Change as Change
-from normless.edits.surgery import Surgery as Surgery
+from normless.edits._attention import AddQKNorm as AddQKNorm, SoftCapLogits as SoftCapLogits
+from normless.edits._biases import (
+    BiasAfterSum as BiasAfterSum,
+    ChannelBiases as ChannelBiases,
+    ScalarBiases as ScalarBiases,
+)
+from normless.edits._branches import (
+    BranchMultiplier as BranchMultiplier,
+    LayerScale as LayerScale,
+    RemoveBranches as RemoveBranches,
+    RescaleBranches as RescaleBranches,
+    ResetBranchFactors as ResetBranchFactors,
+    ScaleBranches as ScaleBranches,
+    ScaleSums as ScaleSums,
+)
+from normless.edits._deepnorm import DeepNorm as DeepNorm, TFixup as TFixup
+from normless.edits._edit import EDITS as EDITS, Edit as Edit
+from normless.edits._initialization import (
+    LSUV as LSUV,
+    KeepScale as KeepScale,
+    Reinitialize as Reinitialize,
+    ZeroBranchEnds as ZeroBranchEnds,
+    ZeroClassifier as ZeroClassifier,
+    ZeroLastGamma as ZeroLastGamma,
+)
+from normless.edits._norm_variants import ReplaceNorms as ReplaceNorms
+from normless.edits._normalizer_free import (
+    PredictedVariance as PredictedVariance,
+    StandardizeConvolutions as StandardizeConvolutions,
+    StandardizeWeights as StandardizeWeights,
+)
+from normless.edits._norms import (
+    BranchEndNorms as BranchEndNorms,
+    HeadDropout as HeadDropout,
+    KeepLayerNorms as KeepLayerNorms,
+    LayerNormScaling as LayerNormScaling,
+    NormOnSkip as NormOnSkip,
+    OnlyFinalNorm as OnlyFinalNorm,
+    OnlyTopNorm as OnlyTopNorm,
+    PointwiseNorms as PointwiseNorms,
+    RemoveNorms as RemoveNorms,
+)
+from normless.edits._surgery import Change as Change, Surgery as Surgery

@@ -1,6 +1,4 @@
-from .hub import HubNetwork as HubNetwork
-from .lightning import LightningRemoval as LightningRemoval
-from .lightning import LightningWatch as LightningWatch
-from .opacus import prepare as prepare
-from .transformers import TrainerRemoval as TrainerRemoval
-from .transformers import TrainerWatch as TrainerWatch
+from ._hub import HubNetwork as HubNetwork
+from ._lightning import LightningRemoval as LightningRemoval, LightningWatch as LightningWatch
+from ._opacus import prepare as prepare
+from ._transformers import TrainerRemoval as TrainerRemoval, TrainerWatch as TrainerWatch

@@ -10,27 +10,32 @@ Arguments of the networks for images:
         further stage doubles them.
 """
 
-from normless.models.dense import Dense as Dense
-from normless.models.layers import MODELS as MODELS
-from normless.models.layers import conv as conv
-from normless.models.resnets import BasicBlock as BasicBlock
-from normless.models.resnets import PaddedShortcut as PaddedShortcut
-from normless.models.resnets import ResNet as ResNet
-from normless.models.resnets import ResNetCifar as ResNetCifar
-from normless.models.resnets import ResNetV2 as ResNetV2
-from normless.models.resnets import WideResNet as WideResNet
-from normless.models.resnets import blocks_per_stage as blocks_per_stage
-from normless.models.spec import Inputs as Inputs
-from normless.models.spec import Shape as Shape
-from normless.models.spec import build_model as build_model
-from normless.models.spec import build_with_inputs as build_with_inputs
-from normless.models.spec import fitted_spec as fitted_spec
-from normless.models.text_classifier import TRANSFORMERS as TRANSFORMERS
-from normless.models.text_classifier import TextClassifier as TextClassifier
-from normless.models.text_classifier import TokenNumbers as TokenNumbers
-from normless.models.text_classifier import checkpoint_folder as checkpoint_folder
-from normless.models.text_classifier import text_classifier as text_classifier
-from normless.models.transformer import Transformer as Transformer
+from normless.models._dense import Dense as Dense
+from normless.models._layers import MODELS as MODELS, conv as conv
+from normless.models._resnets import (
+    BasicBlock as BasicBlock,
+    PaddedShortcut as PaddedShortcut,
+    ResNet as ResNet,
+    ResNetCifar as ResNetCifar,
+    ResNetV2 as ResNetV2,
+    WideResNet as WideResNet,
+    blocks_per_stage as blocks_per_stage,
+)
+from normless.models._spec import (
+    Inputs as Inputs,
+    Shape as Shape,
+    build_model as build_model,
+    build_with_inputs as build_with_inputs,
+    fitted_spec as fitted_spec,
+)
+from normless.models._text_classifier import (
+    TRANSFORMERS as TRANSFORMERS,
+    TextClassifier as TextClassifier,
+    TokenNumbers as TokenNumbers,
+    checkpoint_folder as checkpoint_folder,
+    text_classifier as text_classifier,
+)
+from normless.models._transformer import Transformer as Transformer
 
 dense, transformer = Dense, Transformer
 resnet, resnet_v2, resnet_cifar, wide_resnet = ResNet, ResNetV2, ResNetCifar, WideResNet

@@ -1,50 +1,60 @@
-from .dependence.influence import map_tensors as map_tensors
-from .dependence.mixing import ExampleMixing as ExampleMixing
-from .dependence.mixing import MixingModule as MixingModule
-from .dependence.mixing import mixes_examples as mixes_examples
-from .dependence.mixing import without_zeros as without_zeros
-from .divergence import LOSS_LIMIT as LOSS_LIMIT
-from .divergence import first_diverged as first_diverged
-from .divergence import has_diverged as has_diverged
-from .gammas import GammaNorms as GammaNorms
-from .hooks.losses import Loss as Loss
-from .hooks.losses import loss_of as loss_of
-from .hooks.losses import own_loss as own_loss
-from .hooks.observe import Batch as Batch
-from .hooks.observe import compute_logits as compute_logits
-from .hooks.observe import compute_output as compute_output
-from .hooks.observe import descend as descend
-from .hooks.observe import observe as observe
-from .hooks.observe import takes_closure as takes_closure
-from .hooks.watcher import BlockWatcher as BlockWatcher
-from .hooks.watcher import Setting as Setting
-from .hooks.watcher import Watcher as Watcher
-from .hooks.watcher import attach_hooks as attach_hooks
-from .hooks.watcher import logits_of as logits_of
-from .measure import DEFAULT_PROBES as DEFAULT_PROBES
-from .measure import PROBES as PROBES
-from .measure import Measurements as Measurements
-from .measure import RideAlong as RideAlong
-from .measure import every as every
-from .measure import make_watchers as make_watchers
-from .measure import probe as probe
-from .measure import split_batch as split_batch
-from .moments import ChannelMoments as ChannelMoments
-from .moments import GradientMoments as GradientMoments
-from .moments import LayerPosition as LayerPosition
-from .moments import LogitGradients as LogitGradients
-from .moments import agreement as agreement
-from .moments import layer_positions as layer_positions
-from .moments import layer_table as layer_table
-from .moments import parameter_positions as parameter_positions
-from .signal import BlockGradients as BlockGradients
-from .signal import BlockMoments as BlockMoments
-from .signal import PredictedRows as PredictedRows
-from .signal import Signal as Signal
-from .signal import named_moments as named_moments
-from .signal import predicted_moments as predicted_moments
-from .tools import by_channel as by_channel
-from .tools import channel_axis as channel_axis
-from .tools import preserve_random_state as preserve_random_state
-from .tools import preserve_state as preserve_state
-from .tools import running as running
+from ._divergence import LOSS_LIMIT as LOSS_LIMIT, first_diverged as first_diverged, has_diverged as has_diverged
+from ._gammas import GammaNorms as GammaNorms
+from ._measure import (
+    DEFAULT_PROBES as DEFAULT_PROBES,
+    PROBES as PROBES,
+    Measurements as Measurements,
+    RideAlong as RideAlong,
+    every as every,
+    make_watchers as make_watchers,
+    probe as probe,
+    split_batch as split_batch,
+)
+from ._moments import (
+    ChannelMoments as ChannelMoments,
+    GradientMoments as GradientMoments,
+    LayerPosition as LayerPosition,
+    LogitGradients as LogitGradients,
+    agreement as agreement,
+    layer_positions as layer_positions,
+    layer_table as layer_table,
+    parameter_positions as parameter_positions,
+)
+from ._signal import (
+    BlockGradients as BlockGradients,
+    BlockMoments as BlockMoments,
+    PredictedRows as PredictedRows,
+    Signal as Signal,
+    named_moments as named_moments,
+    predicted_moments as predicted_moments,
+)
+from ._tools import (
+    by_channel as by_channel,
+    channel_axis as channel_axis,
+    preserve_random_state as preserve_random_state,
+    preserve_state as preserve_state,
+    running as running,
+)
+from .dependence._influence import map_tensors as map_tensors
+from .dependence._mixing import (
+    ExampleMixing as ExampleMixing,
+    MixingModule as MixingModule,
+    mixes_examples as mixes_examples,
+    without_zeros as without_zeros,
+)
+from .hooks._losses import Loss as Loss, loss_of as loss_of, own_loss as own_loss
+from .hooks._observe import (
+    Batch as Batch,
+    compute_logits as compute_logits,
+    compute_output as compute_output,
+    descend as descend,
+    observe as observe,
+    takes_closure as takes_closure,
+)
+from .hooks._watcher import (
+    BlockWatcher as BlockWatcher,
+    Setting as Setting,
+    Watcher as Watcher,
+    attach_hooks as attach_hooks,
+    logits_of as logits_of,
+)

@@ -1,8 +1,10 @@
-from .blocks import Addition as Addition
-from .blocks import Layer as Layer
-from .blocks import ResidualBlock as ResidualBlock
-from .blocks import Role as Role
-from .blocks import Unresolved as Unresolved
-from .mapping import residual_map as residual_map
-from .network import ResidualMap as ResidualMap
-from .table import format_blocks as format_blocks
+from ._blocks import (
+    Addition as Addition,
+    Layer as Layer,
+    ResidualBlock as ResidualBlock,
+    Role as Role,
+    Unresolved as Unresolved,
+)
+from ._mapping import residual_map as residual_map
+from ._network import ResidualMap as ResidualMap
+from ._table import format_blocks as format_blocks

@@ -1,13 +1,10 @@
-from .code_digest import modules_of as modules_of
-from .durable import Digests as Digests
-from .durable import digest_of as digest_of
-from .durable import digest_of_values as digest_of_values
-from .durable import inside as inside
-from .durable import replaced as replaced
-from .network import load as load
-from .network import load_with_inputs as load_with_inputs
-from .network import save as save
-from .recipe import Recipe as Recipe
-from .recipe import described as described
-from .recipe import example_of as example_of
-from .recipe import read_recipe as read_recipe
+from ._code_digest import modules_of as modules_of
+from ._durable import (
+    Digests as Digests,
+    digest_of as digest_of,
+    digest_of_values as digest_of_values,
+    inside as inside,
+    replaced as replaced,
+)
+from ._network import load as load, load_with_inputs as load_with_inputs, save as save
+from ._recipe import Recipe as Recipe, described as described, example_of as example_of, read_recipe as read_recipe

@@ -1,12 +1,10 @@
-from .factors import Gain as Gain
-from .factors import gains as gains
-from .moments import Moments as Moments
-from .predictions import BlockMoments as BlockMoments
-from .predictions import block_moments as block_moments
-from .quadrature import Stream as Stream
-from .quadrature import activation_gain as activation_gain
-from .quadrature import is_homogeneous as is_homogeneous
-from .quadrature import normal_moments as normal_moments
-from .rules import RULES as RULES
-from .rules import Propagation as Propagation
-from .rules import rule as rule
+from ._factors import Gain as Gain, gains as gains
+from ._moments import Moments as Moments
+from ._predictions import BlockMoments as BlockMoments, block_moments as block_moments
+from ._quadrature import (
+    Stream as Stream,
+    activation_gain as activation_gain,
+    is_homogeneous as is_homogeneous,
+    normal_moments as normal_moments,
+)
+from ._rules import RULES as RULES, Propagation as Propagation, rule as rule

@@ -1,7 +1,9 @@
-from .step import StepBench as StepBench
-from .step import measure_inference as measure_inference
-from .step import measure_memory as measure_memory
-from .step import measure_step as measure_step
-from .step import seconds_in_turns as seconds_in_turns
-from .step import timer_of as timer_of
-from .step import training_step as training_step
+from ._step import (
+    StepBench as StepBench,
+    measure_inference as measure_inference,
+    measure_memory as measure_memory,
+    measure_step as measure_step,
+    seconds_in_turns as seconds_in_turns,
+    timer_of as timer_of,
+    training_step as training_step,
+)

@@ -1,20 +1,21 @@
-from .augmentation import AUGMENTATIONS as AUGMENTATIONS
-from .augmentation import Augmentation as Augmentation
-from .augmentation import check_share as check_share
-from .augmentation import epoch_sequence as epoch_sequence
-from .downloads import BY_ROOT as BY_ROOT
-from .downloads import fetch_files as fetch_files
-from .downloads import find_or_fetch as find_or_fetch
-from .downloads import first_of as first_of
-from .image_data import Batch as Batch
-from .image_data import ImageData as ImageData
-from .image_data import Split as Split
-from .image_data import in_memory as in_memory
-from .parquet import find_shards as find_shards
-from .parquet import find_splits as find_splits
-from .parquet import read_parquet_file as read_parquet_file
-from .sources import DATA as DATA
-from .sources import DataSet as DataSet
-from .sources import default_root as default_root
-from .sources import load_data as load_data
-from .sources import sources_of as sources_of
+from ._augmentation import (
+    AUGMENTATIONS as AUGMENTATIONS,
+    Augmentation as Augmentation,
+    check_share as check_share,
+    epoch_sequence as epoch_sequence,
+)
+from ._downloads import (
+    BY_ROOT as BY_ROOT,
+    fetch_files as fetch_files,
+    find_or_fetch as find_or_fetch,
+    first_of as first_of,
+)
+from ._image_data import Batch as Batch, ImageData as ImageData, Split as Split, in_memory as in_memory
+from ._parquet import find_shards as find_shards, find_splits as find_splits, read_parquet_file as read_parquet_file
+from ._sources import (
+    DATA as DATA,
+    DataSet as DataSet,
+    default_root as default_root,
+    load_data as load_data,
+    sources_of as sources_of,
+)

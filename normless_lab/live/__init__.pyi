@@ -1,4 +1,3 @@
-from .server import LiveServer as LiveServer
-from .view import View as View
-from .views import SweepViewer as SweepViewer
-from .views import run_view as run_view
+from ._server import LiveServer as LiveServer
+from ._view import View as View
+from ._views import SweepViewer as SweepViewer, run_view as run_view

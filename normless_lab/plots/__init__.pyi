@@ -1,45 +1,41 @@
-from .frame import name_axes as name_axes
-from .frame import new_axes as new_axes
-from .frame import new_panels as new_panels
-from .frame import title_axes as title_axes
-from .frames import Law as Law
-from .frames import Style as Style
-from .line_plots import lines as lines
-from .line_plots import measured_on_predicted as measured_on_predicted
-from .page import Column as Column
-from .page import Figure as Figure
-from .page import Page as Page
-from .page import Table as Table
-from .page import description as description
-from .page import inline_image as inline_image
-from .page import on_pages as on_pages
-from .page import render_page as render_page
-from .page import save_png as save_png
-from .page import save_svg as save_svg
-from .page import svg_text as svg_text
-from .page import template as template
-from .page import write_page as write_page
-from .palette import QUIET as QUIET
-from .palette import ROLE_INKS as ROLE_INKS
-from .palette import SCHEME_INKS as SCHEME_INKS
-from .palette import TEXT as TEXT
-from .palette import VERDICT_INKS as VERDICT_INKS
-from .palette import Ink as Ink
-from .palette import css_variables as css_variables
-from .palette import inks_of as inks_of
-from .palette import scheme_ink as scheme_ink
-from .palette import series_ink as series_ink
-from .palette import shades as shades
-from .plot import BAR_INKS as BAR_INKS
-from .plot import PLOTS as PLOTS
-from .plot import Plot as Plot
-from .plot import figures_of as figures_of
-from .point_plots import heat_map as heat_map
-from .point_plots import histogram as histogram
-from .point_plots import points as points
-from .structure import blocks_on_trunk as blocks_on_trunk
-from .sweep_figures import accuracy_against_epoch as accuracy_against_epoch
-from .sweep_figures import accuracy_against_rate as accuracy_against_rate
-from .sweep_figures import optimum_against as optimum_against
-from .sweep_figures import rate_against as rate_against
-from .sweep_figures import skip_variance_against_block as skip_variance_against_block
+from ._frame import name_axes as name_axes, new_axes as new_axes, new_panels as new_panels, title_axes as title_axes
+from ._frames import Law as Law, Style as Style
+from ._line_plots import lines as lines, measured_on_predicted as measured_on_predicted
+from ._page import (
+    Column as Column,
+    Figure as Figure,
+    Page as Page,
+    Table as Table,
+    description as description,
+    inline_image as inline_image,
+    on_pages as on_pages,
+    render_page as render_page,
+    save_png as save_png,
+    save_svg as save_svg,
+    svg_text as svg_text,
+    template as template,
+    write_page as write_page,
+)
+from ._palette import (
+    QUIET as QUIET,
+    ROLE_INKS as ROLE_INKS,
+    SCHEME_INKS as SCHEME_INKS,
+    TEXT as TEXT,
+    VERDICT_INKS as VERDICT_INKS,
+    Ink as Ink,
+    css_variables as css_variables,
+    inks_of as inks_of,
+    scheme_ink as scheme_ink,
+    series_ink as series_ink,
+    shades as shades,
+)
+from ._plot import BAR_INKS as BAR_INKS, PLOTS as PLOTS, Plot as Plot, figures_of as figures_of
+from ._point_plots import heat_map as heat_map, histogram as histogram, points as points
+from ._structure import blocks_on_trunk as blocks_on_trunk
+from ._sweep_figures import (
+    accuracy_against_epoch as accuracy_against_epoch,
+    accuracy_against_rate as accuracy_against_rate,
+    optimum_against as optimum_against,
+    rate_against as rate_against,
+    skip_variance_against_block as skip_variance_against_block,
+)

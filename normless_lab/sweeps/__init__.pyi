@@ -1,46 +1,43 @@
-from .card import CardExecutor as CardExecutor
-from .clusters import RayExecutor as RayExecutor
-from .clusters import SlurmExecutor as SlurmExecutor
-from .dispatch import Attempt as Attempt
-from .dispatch import LaboratoryListener as LaboratoryListener
-from .dispatch import SweepProgress as SweepProgress
-from .laboratory import Laboratory as Laboratory
-from .laboratory import Shard as Shard
-from .laboratory import WeightsError as WeightsError
-from .page import SweepFigure as SweepFigure
-from .page import write_sweep_page as write_sweep_page
-from .processes import Executor as Executor
-from .processes import ExecutorFactory as ExecutorFactory
-from .processes import LocalExecutor as LocalExecutor
-from .processes import WorkerDiedError as WorkerDiedError
-from .result_tables import SHARE as SHARE
-from .result_tables import SweepResult as SweepResult
-from .result_tables import further_points as further_points
-from .result_tables import is_minimized as is_minimized
-from .result_tables import needed_runs as needed_runs
-from .result_tables import optima as optima
-from .result_tables import sweep_result as sweep_result
-from .result_tables import trained_threshold as trained_threshold
-from .runs import KINDS as KINDS
-from .runs import METRICS as METRICS
-from .runs import OUTCOMES as OUTCOMES
-from .runs import Kind as Kind
-from .runs import RunOutcome as RunOutcome
-from .runs import RunRow as RunRow
-from .runs import finished_epochs as finished_epochs
-from .runs import is_locked as is_locked
-from .runs import kind_of as kind_of
-from .runs import machine as machine
-from .runs import versions as versions
-from .status import Prunable as Prunable
-from .status import SweepStatus as SweepStatus
-from .status import prunable as prunable
-from .status import prune as prune
-from .status import sweep_status as sweep_status
-from .store import RunState as RunState
-from .store import StateError as StateError
-from .sweep import Point as Point
-from .sweep import RateGrid as RateGrid
-from .sweep import Sweep as Sweep
-from .sweep import SweepError as SweepError
-from .sweep import axis_of as axis_of
+from ._card import CardExecutor as CardExecutor
+from ._clusters import RayExecutor as RayExecutor, SlurmExecutor as SlurmExecutor
+from ._dispatch import Attempt as Attempt, LaboratoryListener as LaboratoryListener, SweepProgress as SweepProgress
+from ._laboratory import Laboratory as Laboratory, Shard as Shard, WeightsError as WeightsError
+from ._page import SweepFigure as SweepFigure, write_sweep_page as write_sweep_page
+from ._processes import (
+    Executor as Executor,
+    ExecutorFactory as ExecutorFactory,
+    LocalExecutor as LocalExecutor,
+    WorkerDiedError as WorkerDiedError,
+)
+from ._result_tables import (
+    SHARE as SHARE,
+    SweepResult as SweepResult,
+    further_points as further_points,
+    is_minimized as is_minimized,
+    needed_runs as needed_runs,
+    optima as optima,
+    sweep_result as sweep_result,
+    trained_threshold as trained_threshold,
+)
+from ._runs import (
+    KINDS as KINDS,
+    METRICS as METRICS,
+    OUTCOMES as OUTCOMES,
+    Kind as Kind,
+    RunOutcome as RunOutcome,
+    RunRow as RunRow,
+    finished_epochs as finished_epochs,
+    is_locked as is_locked,
+    kind_of as kind_of,
+    machine as machine,
+    versions as versions,
+)
+from ._status import (
+    Prunable as Prunable,
+    SweepStatus as SweepStatus,
+    prunable as prunable,
+    prune as prune,
+    sweep_status as sweep_status,
+)
+from ._store import RunState as RunState, StateError as StateError
+from ._sweep import Point as Point, RateGrid as RateGrid, Sweep as Sweep, SweepError as SweepError, axis_of as axis_of

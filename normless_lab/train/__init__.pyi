@@ -1,52 +1,48 @@
-from .command import TRAIN as TRAIN
-from .command import TrainCommand as TrainCommand
-from .config import ExamplesConfig as ExamplesConfig
-from .config import Result as Result
-from .config import RunConfig as RunConfig
-from .config import TrainConfig as TrainConfig
-from .directory import RunDirectory as RunDirectory
-from .directory import RunDirectoryError as RunDirectoryError
-from .image_task import ClassificationTask as ClassificationTask
-from .image_task import ImageTask as ImageTask
-from .loggers import LOGGERS as LOGGERS
-from .loggers import Logger as Logger
-from .objective import evaluate as evaluate
-from .pauses import StoppedError as StoppedError
-from .pauses import TerminatedError as TerminatedError
-from .result import WINDOW as WINDOW
-from .result import EpochRow as EpochRow
-from .result import Outcome as Outcome
-from .result import Report as Report
-from .result import Row as Row
-from .result import RunResult as RunResult
-from .result import TrainingResult as TrainingResult
-from .result import chance_accuracy as chance_accuracy
-from .result import finished_outcome as finished_outcome
-from .result import versions_of as versions_of
-from .run_listener import ProgressBar as ProgressBar
-from .run_listener import RunListener as RunListener
-from .run_listener import RunStart as RunStart
-from .schedules import SCHEDULES as SCHEDULES
-from .schedules import rate_multiplier as rate_multiplier
-from .schedules import set_rate as set_rate
-from .schedules import step as step
-from .settings import DecayPolicy as DecayPolicy
-from .settings import Device as Device
-from .settings import Fraction as Fraction
-from .settings import NonNegativeFloat as NonNegativeFloat
-from .settings import NonNegativeInt as NonNegativeInt
-from .settings import PositiveFloat as PositiveFloat
-from .settings import PositiveInt as PositiveInt
-from .settings import Precision as Precision
-from .settings import Schedule as Schedule
-from .settings import Settings as Settings
-from .settings import Text as Text
-from .task import TASKS as TASKS
-from .task import EpochTraining as EpochTraining
-from .task import Task as Task
-from .task import check_logits as check_logits
-from .task import groups_of as groups_of
-from .task import saved_folder as saved_folder
-from .training_run import network_and_data as network_and_data
-from .training_run import train as train
-from .training_run import trained_network as trained_network
+from ._command import TRAIN as TRAIN, TrainCommand as TrainCommand
+from ._config import (
+    ExamplesConfig as ExamplesConfig,
+    Result as Result,
+    RunConfig as RunConfig,
+    TrainConfig as TrainConfig,
+)
+from ._directory import RunDirectory as RunDirectory, RunDirectoryError as RunDirectoryError
+from ._image_task import ClassificationTask as ClassificationTask, ImageTask as ImageTask
+from ._loggers import LOGGERS as LOGGERS, Logger as Logger
+from ._objective import evaluate as evaluate
+from ._pauses import StoppedError as StoppedError, TerminatedError as TerminatedError
+from ._result import (
+    WINDOW as WINDOW,
+    EpochRow as EpochRow,
+    Outcome as Outcome,
+    Report as Report,
+    Row as Row,
+    RunResult as RunResult,
+    TrainingResult as TrainingResult,
+    chance_accuracy as chance_accuracy,
+    finished_outcome as finished_outcome,
+    versions_of as versions_of,
+)
+from ._run_listener import ProgressBar as ProgressBar, RunListener as RunListener, RunStart as RunStart
+from ._schedules import SCHEDULES as SCHEDULES, rate_multiplier as rate_multiplier, set_rate as set_rate, step as step
+from ._settings import (
+    DecayPolicy as DecayPolicy,
+    Device as Device,
+    Fraction as Fraction,
+    NonNegativeFloat as NonNegativeFloat,
+    NonNegativeInt as NonNegativeInt,
+    PositiveFloat as PositiveFloat,
+    PositiveInt as PositiveInt,
+    Precision as Precision,
+    Schedule as Schedule,
+    Settings as Settings,
+    Text as Text,
+)
+from ._task import (
+    TASKS as TASKS,
+    EpochTraining as EpochTraining,
+    Task as Task,
+    check_logits as check_logits,
+    groups_of as groups_of,
+    saved_folder as saved_folder,
+)
+from ._training_run import network_and_data as network_and_data, train as train, trained_network as trained_network

@@ -1,45 +1,49 @@
 """Claims of the papers as checks: estimates over replicates, tests of them at 95 %, and verdicts."""
 
-from normless_papers.claims.checks import BASES as BASES
-from normless_papers.claims.checks import CONCLUSIONS as CONCLUSIONS
-from normless_papers.claims.checks import Aspect as Aspect
-from normless_papers.claims.checks import Basis as Basis
-from normless_papers.claims.checks import Check as Check
-from normless_papers.claims.checks import Conclusion as Conclusion
-from normless_papers.claims.checks import Test as Test
-from normless_papers.claims.checks import Tests as Tests
-from normless_papers.claims.checks import Verdict as Verdict
-from normless_papers.claims.checks import asked_at_scale as asked_at_scale
-from normless_papers.claims.checks import at_scale as at_scale
-from normless_papers.claims.checks import below as below
-from normless_papers.claims.checks import beyond as beyond
-from normless_papers.claims.checks import check as check
-from normless_papers.claims.checks import checks_by as checks_by
-from normless_papers.claims.checks import close as close
-from normless_papers.claims.checks import conclusion_of as conclusion_of
-from normless_papers.claims.checks import decided as decided
-from normless_papers.claims.checks import equals as equals
-from normless_papers.claims.checks import equivalent as equivalent
-from normless_papers.claims.checks import exceeds as exceeds
-from normless_papers.claims.checks import in_all as in_all
-from normless_papers.claims.checks import in_every as in_every
-from normless_papers.claims.checks import larger as larger
-from normless_papers.claims.checks import lies_within as lies_within
-from normless_papers.claims.checks import near as near
-from normless_papers.claims.checks import not_asked as not_asked
-from normless_papers.claims.checks import obstacle_of as obstacle_of
-from normless_papers.claims.checks import premise as premise
-from normless_papers.claims.checks import qualified as qualified
-from normless_papers.claims.checks import stated as stated
-from normless_papers.claims.checks import within as within
-from normless_papers.claims.estimates import IMAGENET_DEVIATION as IMAGENET_DEVIATION
-from normless_papers.claims.estimates import UNKNOWN as UNKNOWN
-from normless_papers.claims.estimates import Estimate as Estimate
-from normless_papers.claims.estimates import above_zero as above_zero
-from normless_papers.claims.estimates import combined as combined
-from normless_papers.claims.estimates import decades_over_draws as decades_over_draws
-from normless_papers.claims.estimates import difference as difference
-from normless_papers.claims.estimates import over_draws as over_draws
-from normless_papers.claims.estimates import quantity_table as quantity_table
-from normless_papers.claims.estimates import replicates as replicates
-from normless_papers.claims.estimates import single_run as single_run
+from normless_papers.claims.checks import (
+    BASES as BASES,
+    CONCLUSIONS as CONCLUSIONS,
+    Aspect as Aspect,
+    Basis as Basis,
+    Check as Check,
+    Conclusion as Conclusion,
+    Test as Test,
+    Tests as Tests,
+    Verdict as Verdict,
+    asked_at_scale as asked_at_scale,
+    at_scale as at_scale,
+    below as below,
+    beyond as beyond,
+    check as check,
+    checks_by as checks_by,
+    close as close,
+    conclusion_of as conclusion_of,
+    decided as decided,
+    equals as equals,
+    equivalent as equivalent,
+    exceeds as exceeds,
+    in_all as in_all,
+    in_every as in_every,
+    larger as larger,
+    lies_within as lies_within,
+    near as near,
+    not_asked as not_asked,
+    obstacle_of as obstacle_of,
+    premise as premise,
+    qualified as qualified,
+    stated as stated,
+    within as within,
+)
+from normless_papers.claims.estimates import (
+    IMAGENET_DEVIATION as IMAGENET_DEVIATION,
+    UNKNOWN as UNKNOWN,
+    Estimate as Estimate,
+    above_zero as above_zero,
+    combined as combined,
+    decades_over_draws as decades_over_draws,
+    difference as difference,
+    over_draws as over_draws,
+    quantity_table as quantity_table,
+    replicates as replicates,
+    single_run as single_run,
+)

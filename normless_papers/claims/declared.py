@@ -29,8 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from normless_papers.claims.checks import Check, at_scale, below, in_every, larger, near, within
-from normless_papers.claims.checks import check as decide
+from normless_papers.claims.checks import Check, at_scale, below, check as decide, in_every, larger, near, within
 
 Row = Mapping[str, Any]
 Value = float | pd.Series

@@ -17,8 +17,7 @@ from markupsafe import Markup, escape
 from normless._version import __version__
 from normless_lab.plots import VERDICT_INKS, css_variables, inline_image, template
 from normless_papers.pages.headline import Decided, decided_in
-from normless_papers.pages.silent import TITLE as SILENT
-from normless_papers.pages.silent import silences
+from normless_papers.pages.silent import TITLE as SILENT, silences
 from normless_papers.pages.tables import ASPECTS, compared, counted, fact_texts, left_of, spoken, table_of, text_of
 from normless_papers.pages.verdicts import VERDICTS, by_verdict
 from normless_papers.published import PAPERS, Published, published

@@ -1,49 +1,66 @@
-from .channels import ChannelContributions as ChannelContributions
-from .channels import ChannelGradients as ChannelGradients
-from .channels import ChannelPairs as ChannelPairs
-from .channels import channel_gradient_spread as channel_gradient_spread
-from .channels import dominance_table as dominance_table
-from .class_gradients import LogitGradientMatrix as LogitGradientMatrix
-from .class_gradients import classwise_elements as classwise_elements
-from .class_gradients import classwise_gradients as classwise_gradients
-from .class_gradients import for_each_class as for_each_class
-from .divergence import Descent as Descent
-from .divergence import DivergingUpdate as DivergingUpdate
-from .divergence import StableRate as StableRate
-from .divergence import find_divergence as find_divergence
-from .divergence import largest_stable_rate as largest_stable_rate
-from .divergence import loss_along as loss_along
-from .divergence import moments_along as moments_along
-from .divergence import momentum_sgd as momentum_sgd
-from .divergence import steepest_descent as steepest_descent
-from .gamma_rate import gamma_invariance as gamma_invariance
-from .gamma_rate import gamma_slopes as gamma_slopes
-from .gamma_rate import gamma_updates as gamma_updates
-from .histograms import ActivationHistograms as ActivationHistograms
-from .histograms import OutputGradientHistograms as OutputGradientHistograms
-from .histograms import ParameterGradientHistograms as ParameterGradientHistograms
-from .histograms import peak_counts as peak_counts
+from .channels import (
+    ChannelContributions as ChannelContributions,
+    ChannelGradients as ChannelGradients,
+    ChannelPairs as ChannelPairs,
+    channel_gradient_spread as channel_gradient_spread,
+    dominance_table as dominance_table,
+)
+from .class_gradients import (
+    LogitGradientMatrix as LogitGradientMatrix,
+    classwise_elements as classwise_elements,
+    classwise_gradients as classwise_gradients,
+    for_each_class as for_each_class,
+)
+from .divergence import (
+    Descent as Descent,
+    DivergingUpdate as DivergingUpdate,
+    StableRate as StableRate,
+    find_divergence as find_divergence,
+    largest_stable_rate as largest_stable_rate,
+    loss_along as loss_along,
+    moments_along as moments_along,
+    momentum_sgd as momentum_sgd,
+    steepest_descent as steepest_descent,
+)
+from .gamma_rate import (
+    gamma_invariance as gamma_invariance,
+    gamma_slopes as gamma_slopes,
+    gamma_updates as gamma_updates,
+)
+from .histograms import (
+    ActivationHistograms as ActivationHistograms,
+    OutputGradientHistograms as OutputGradientHistograms,
+    ParameterGradientHistograms as ParameterGradientHistograms,
+    peak_counts as peak_counts,
+)
 from .jacobian import jacobian_spectrum as jacobian_spectrum
 from .network_function import last_stem_layer as last_stem_layer
-from .sgd_noise import StepErrors as StepErrors
-from .sgd_noise import noise_per_example as noise_per_example
-from .sgd_noise import per_example_gradients as per_example_gradients
-from .sgd_noise import sgd_noise_table as sgd_noise_table
-from .sgd_noise import step_errors as step_errors
-from .stream import ExampleCovariance as ExampleCovariance
-from .stream import StreamVariance as StreamVariance
-from .summand_tables import GradientSums as GradientSums
-from .summand_tables import ParameterGradients as ParameterGradients
-from .summand_tables import SummandDistribution as SummandDistribution
-from .summand_tables import gradient_alignment_table as gradient_alignment_table
-from .summand_tables import summand_statistics as summand_statistics
-from .training_signals import GradientCorrelation as GradientCorrelation
-from .training_signals import WeightDynamics as WeightDynamics
-from .training_signals import gradient_correlation_table as gradient_correlation_table
-from .training_signals import l2_share as l2_share
-from .training_signals import loss_terms as loss_terms
-from .updates import function_update_table as function_update_table
-from .updates import scalar_branch_table as scalar_branch_table
-from .updates import update_slopes as update_slopes
-from .updates import update_terms as update_terms
-from .updates import update_trace_table as update_trace_table
+from .sgd_noise import (
+    StepErrors as StepErrors,
+    noise_per_example as noise_per_example,
+    per_example_gradients as per_example_gradients,
+    sgd_noise_table as sgd_noise_table,
+    step_errors as step_errors,
+)
+from .stream import ExampleCovariance as ExampleCovariance, StreamVariance as StreamVariance
+from .summand_tables import (
+    GradientSums as GradientSums,
+    ParameterGradients as ParameterGradients,
+    SummandDistribution as SummandDistribution,
+    gradient_alignment_table as gradient_alignment_table,
+    summand_statistics as summand_statistics,
+)
+from .training_signals import (
+    GradientCorrelation as GradientCorrelation,
+    WeightDynamics as WeightDynamics,
+    gradient_correlation_table as gradient_correlation_table,
+    l2_share as l2_share,
+    loss_terms as loss_terms,
+)
+from .updates import (
+    function_update_table as function_update_table,
+    scalar_branch_table as scalar_branch_table,
+    update_slopes as update_slopes,
+    update_terms as update_terms,
+    update_trace_table as update_trace_table,
+)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from normless.probes import compute_logits, preserve_state
-from normless.residual import Layer, ResidualMap
-from normless.residual import residual_map as find_residual_map
+from normless.residual import Layer, ResidualMap, residual_map as find_residual_map
 
 NetworkFunction = Callable[[Mapping[str, Tensor], Any], Tensor]
 """From parameters by qualified name and inputs to logits; omitted parameters are the network's own."""

@@ -11,7 +11,7 @@ from benchmarks.card.measure import measure_card
 from benchmarks.card.runs import Counter
 from benchmarks.card.settings import CardBench
 from benchmarks.card.steps import _judged, forward_flops
-from normless_lab.sweeps.card import SETTLED
+from normless_lab.sweeps._card import SETTLED
 
 TINY: dict[str, Any] = {"architectures": ((8, 0), (10, 1)), "batch_sizes": (2,), "image_size": 8, "rounds": 2}
 TINY |= {"replays": 1, "matrix": 32, "runs_together": (2, 2), "run_data": "digits(train=20, test=10)", "epochs": 2}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from normless.cli import main
-from normless.doctor.findings import RULES
+from normless.doctor._findings import RULES
 from normless.edits import EDITS
 from normless.probes import PROBES
 from normless.schemes import SCHEMES

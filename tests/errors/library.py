@@ -17,9 +17,9 @@ import normless as nl
 from errors.wrong import Wrong
 from normless.errors import InputsError, UnresolvedStructureError, UnsupportedEditError
 from normless.models import resnet_cifar, text_classifier, transformer, wide_resnet
-from normless.models.spec import build_model, build_with_inputs
+from normless.models._spec import build_model, build_with_inputs
 from normless.optim import parse_optimizer
-from normless.probes.measure import every
+from normless.probes._measure import every
 
 ROWS, X = torch.ones(2, 6), torch.randn(4, 3, 8, 8)
 BATCH = X, torch.arange(4)

@@ -15,8 +15,8 @@ import torch
 
 import normless as nl
 from normless.doctor import Cure
-from normless.doctor.experiments.cures import optimizer_like, treated
-from normless.doctor.experiments.engine import set_groups
+from normless.doctor.experiments._cures import optimizer_like, treated
+from normless.doctor.experiments._engine import set_groups
 from normless.residual import residual_map
 from tests.faults.catalogue import Case, Training
 from tests.faults.diagnosers import diagnosis_of

@@ -9,7 +9,7 @@ from fuzz_world import DENSE, DIGITS
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
-from normless.cli.commands import COMMANDS
+from normless.cli._commands import COMMANDS
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)

@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 from fuzz_cases import CASES, READS
 from fuzz_world import damage, write_world
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import normless
 import normless_papers
 from normless.cli import main
 from normless_lab.sweeps import Laboratory
-from normless_lab.train import training_run
+from normless_lab.train import _training_run as training_run
 
 # Seconds for an example, and bytes that it may allocate.
 SECONDS, MEMORY = 60, 3 << 30
@@ -72,7 +71,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         )
         for name in ("run", "submit"):
             patch.setattr(Laboratory, name, enough)
-        for name in ("normless_lab.bench.command.measured", "normless_papers.results.reproduce.reproduce"):
+        for name in ("normless_lab.bench._command.measured", "normless_papers.results.reproduce.reproduce"):
             patch.setattr(name, enough)
         before = signal.signal(signal.SIGALRM, raising(TooLong))
         yield folder

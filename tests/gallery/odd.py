@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from streams_of_networks import WIDTH, RectifiedBlock, Trunk, conv
-from streams_of_networks import Block as ConvBlock
-from streams_of_networks import Network as Images
+from streams_of_networks import WIDTH, Block as ConvBlock, Network as Images, RectifiedBlock, Trunk, conv
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

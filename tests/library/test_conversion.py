@@ -29,7 +29,7 @@ def test_plan_lists_what_convert_does_and_does_nothing(monkeypatch: pytest.Monke
         run(surgery, edit)
         devices.update(value.device.type for value in surgery.model.state_dict().values())
 
-    monkeypatch.setattr("normless.edits.original.residual_map", looked_for)
+    monkeypatch.setattr("normless.edits._original.residual_map", looked_for)
     monkeypatch.setattr(Surgery, "run", watched)
     assert nl.plan(model, text, residual_map=found) == expected
     assert devices == {"meta"}

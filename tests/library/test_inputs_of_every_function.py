@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from written_networks import Written
 
 import normless as nl
-from normless.cli.inspection import inspect_network
+from normless.cli._inspection import inspect_network
 from normless.errors import InputsError
 
 

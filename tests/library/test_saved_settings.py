@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import normless as nl
 from normless.cli import main
 from normless.models import resnet_cifar
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 
 MINE = """
 import torch

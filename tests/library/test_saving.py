@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.models.spec import build_model, build_with_inputs, fitted_spec
+from normless.models._spec import build_model, build_with_inputs, fitted_spec
 
 CIFAR = "normless:resnet_cifar(depth=8)"
 FOREIGN = "timm:test_resnet"
@@ -161,7 +161,7 @@ def test_a_network_is_there_however_often_saving_another_fails(
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", refuse)
             if name == "part":
-                patch.setattr("normless.saving.network.save_file", broken)
+                patch.setattr("normless.saving._network.save_file", broken)
             with pytest.raises(OSError, match="full"):
                 nl.save(two[1], tmp_path / "net", DENSE)
         assert same_state(nl.load(tmp_path / "net"), two[name == "model.safetensors"])

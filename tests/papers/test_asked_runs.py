@@ -10,8 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from normless_lab.sweeps import RateGrid
 from normless_papers.artefact import Budget, artefact_of, artefacts

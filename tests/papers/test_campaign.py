@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from normless_lab.sweeps import RunRow
-from normless_lab.sweeps.laboratory import Laboratory
+from normless_lab.sweeps._laboratory import Laboratory
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.effort import Effort
 from normless_papers.planning.campaign import Campaign, Entry

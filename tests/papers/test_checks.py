@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from papers_helpers import assert_whole, checked, result_of
 from papers_runs import measured
 from scipy.stats import ttest_1samp, ttest_ind_from_stats, ttest_rel

@@ -16,10 +16,10 @@ import yaml
 import normless as nl
 from normless.code_names import TRUST
 from normless.errors import UntrustedCodeError
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 from normless.saving import digest_of_values
 from normless_lab.sweeps import RunRow
-from normless_lab.sweeps.runs import UnknownKindError
+from normless_lab.sweeps._runs import UnknownKindError
 from normless_lab.train import TrainConfig, trained_network
 from normless_papers.gamma.pretrained import pretrained
 from normless_papers.results import run_file
@@ -124,7 +124,7 @@ def _row(**changes: Any) -> dict[str, Any]:
     return values | {"versions": {}} | changes
 
 
-@pytest.mark.parametrize("kind", ["evil.py:net", "evil", "normless_lab.sweeps.runs:KINDS"])
+@pytest.mark.parametrize("kind", ["evil.py:net", "evil", "normless_lab.sweeps._runs:KINDS"])
 def test_the_kind_of_a_row_is_not_imported(kind: str, hostile: Path) -> None:
     row = RunRow(**_row(kind=kind))
     for read in (row.settings, row.report):

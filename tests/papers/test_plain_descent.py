@@ -15,8 +15,14 @@ from recorded_graph import RecordedGraph, record_graphs
 from torch import Tensor
 from torch.nn import functional as F
 
-from normless_lab.train import TrainConfig, loop, optimizers, train, training_run
-from normless_lab.train.step_graph import WARMUP, StepGraph
+from normless_lab.train import (
+    TrainConfig,
+    _loop as loop,
+    _optimizers as optimizers,
+    _training_run as training_run,
+    train,
+)
+from normless_lab.train._step_graph import WARMUP, StepGraph
 from normless_papers.experiments.image_task import PaperTask
 from normless_papers.experiments.protocol import asked_by
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pandas.testing import assert_frame_equal
 from papers_helpers import figure, result_of
 

@@ -1,50 +1,20 @@
 """Rules: each finds one kind of cause in the facts of a diagnosis, and registers itself for its stage."""
 
 from normless.doctor.rules import (
-    blocks as blocks,
-)
-from normless.doctor.rules import (
-    construction as construction,
-)
-from normless.doctor.rules import (
-    data as data,
-)
-from normless.doctor.rules import (
-    direction as direction,
-)
-from normless.doctor.rules import (
-    examples as examples,
-)
-from normless.doctor.rules import (
-    layers as layers,
-)
-from normless.doctor.rules import (
-    leaks as leaks,
-)
-from normless.doctor.rules import (
-    losses as losses,
-)
-from normless.doctor.rules import (
-    modes as modes,
-)
-from normless.doctor.rules import (
-    outputs as outputs,
-)
-from normless.doctor.rules import (
-    pairing as pairing,
-)
-from normless.doctor.rules import (
-    reach as reach,
-)
-from normless.doctor.rules import (
-    relation as relation,
-)
-from normless.doctor.rules import (
-    scales as scales,
-)
-from normless.doctor.rules import (
-    terms as terms,
-)
-from normless.doctor.rules import (
-    unread as unread,
+    _blocks as _blocks,
+    _construction as _construction,
+    _data as _data,
+    _direction as _direction,
+    _examples as _examples,
+    _layers as _layers,
+    _leaks as _leaks,
+    _losses as _losses,
+    _modes as _modes,
+    _outputs as _outputs,
+    _pairing as _pairing,
+    _reach as _reach,
+    _relation as _relation,
+    _scales as _scales,
+    _terms as _terms,
+    _unread as _unread,
 )

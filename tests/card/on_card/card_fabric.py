@@ -9,7 +9,7 @@ from lightning_fabric.plugins import DoublePrecision, HalfPrecision, MixedPrecis
 from lightning_fabric.strategies import SingleDeviceStrategy
 from simulated_card import register
 
-from normless_lab.train.config import RunConfig
+from normless_lab.train._config import RunConfig
 
 
 class CardAccelerator(CPUAccelerator):
@@ -20,7 +20,7 @@ class CardAccelerator(CPUAccelerator):
 
 
 def make_card_fabric(config: RunConfig) -> Fabric:
-    """See `normless_lab.train.loop.make_fabric`, whose accelerators are those of Fabric."""
+    """See `normless_lab.train._loop.make_fabric`, whose accelerators are those of Fabric."""
     if config.precision == "32-true":
         precision = Precision()
     elif config.precision == "64-true":

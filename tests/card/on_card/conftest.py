@@ -17,4 +17,4 @@ def card() -> torch.device:
 @pytest.fixture
 def trains_on_card(card: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trainings in this process run on the card."""
-    monkeypatch.setattr("normless_lab.train.training_run.make_fabric", make_card_fabric)
+    monkeypatch.setattr("normless_lab.train._training_run.make_fabric", make_card_fabric)

@@ -15,10 +15,10 @@ from waits import CARD_TO_CPU, Wait, noted_waits
 
 import normless
 from normless.probes import RideAlong
-from normless.probes.measure import every
+from normless.probes._measure import every
 from normless_lab.train import TrainConfig, train
-from normless_lab.train.loop import STEPS_BETWEEN_READS, Training
-from normless_lab.train.run_files import load_weights
+from normless_lab.train._loop import STEPS_BETWEEN_READS, Training
+from normless_lab.train._run_files import load_weights
 from normless_papers.text import TextConfig, TranslationConfig
 
 pytestmark = pytest.mark.usefixtures("trains_on_card")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless_lab.data.small_images import digits
+from normless_lab.data._small_images import digits
 
 WORDS, LENGTH = 32, 16
 

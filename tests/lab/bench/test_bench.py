@@ -12,7 +12,7 @@ from normless import convert
 from normless.cli import main
 from normless.models import resnet_cifar, wide_resnet
 from normless_lab.bench import StepBench, measure_memory
-from normless_lab.bench.step import Bare, HandWrittenFixup
+from normless_lab.bench._step import Bare, HandWrittenFixup
 
 IMAGES = torch.randn(4, 3, 8, 8, dtype=torch.float64)
 

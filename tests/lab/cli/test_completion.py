@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import normless as nl
-from normless.cli.commands import COMMANDS
-from normless_lab.cli.completion import completion_script
+from normless.cli._commands import COMMANDS
+from normless_lab.cli._completion import completion_script
 from normless_lab.data import DATA
 
 BASH = shutil.which("bash")

@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser
 from jsonschema import Draft202012Validator, ValidationError
 
 from normless.cli import main, print_json
-from normless.cli.commands import COMMANDS, is_task
+from normless.cli._commands import COMMANDS, is_task
 
 Capture = pytest.CaptureFixture[str]
 OF_PYTHON = re.compile(r"<class|\bnull\b|\bNone if\b|if None|type: |Optional\[|Literal\[|\bTrue\b|\bFalse\b|\['|\[\d")

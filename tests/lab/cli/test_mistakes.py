@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from normless.cli import main
-from normless_lab.train.pauses import TerminatedError, TimeLimitError
+from normless_lab.train._pauses import TerminatedError, TimeLimitError
 
 Capture = pytest.CaptureFixture[str]
 OWN = """
@@ -173,7 +173,7 @@ GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee 
 def test_every_documented_code_occurs_with_its_sentence(
     error: BaseException | None, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("normless.cli.listing.run", raising(error))
+    monkeypatch.setattr("normless.cli._listing.run", raising(error))
     assert main(["list"]) == code
     assert re.fullmatch(said, capsys.readouterr().err)
     if said == re.escape(UNEXPECTED):

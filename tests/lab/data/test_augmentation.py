@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from normless_lab.data.augmentation import crop, cutout, flip, mixup
+from normless_lab.data._augmentation import crop, cutout, flip, mixup
 
 SIDES = st.integers(1, 9)
 

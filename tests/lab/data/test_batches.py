@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from normless_lab.data import Augmentation, Batch, ImageData, in_memory
-from normless_lab.data.image_data import checked_split
+from normless_lab.data._image_data import checked_split
 
 NOTHING = Augmentation()
 EVERYTHING = Augmentation(crop=2, flip=True, cutout=4, mixup=0.5)

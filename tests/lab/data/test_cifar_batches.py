@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from normless.errors import DataFormatError
-from normless_lab.data.small_images import read_batch
+from normless_lab.data._small_images import read_batch
 
 # What Python 2 and NumPy 1 wrote into the official files: {"data": an array [[1, 2]] of bytes, "labels": [3]}.
 PYTHON_2 = (

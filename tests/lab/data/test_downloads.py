@@ -18,7 +18,7 @@ from torchvision.datasets import CIFAR10
 
 from normless.errors import DataNotFoundError
 from normless_lab.data import load_data
-from normless_lab.data.downloads import fetch_files
+from normless_lab.data._downloads import fetch_files
 
 
 @pytest.mark.parametrize("name", ["cifar10", "svhn", "pets"])

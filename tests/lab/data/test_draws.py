@@ -4,7 +4,7 @@ from typing import Any
 
 from scipy import stats
 
-from normless_lab.data.augmentation import Augmentation, draw_epoch
+from normless_lab.data._augmentation import Augmentation, draw_epoch
 
 
 def test_draws_follow_their_distributions() -> None:

@@ -12,7 +12,7 @@ from command_outputs import check_output
 from lab_helpers import Here
 
 from normless.cli import main
-from normless_lab.cli.demo import DEMO
+from normless_lab.cli._demo import DEMO
 from normless_lab.sweeps import Laboratory, Sweep
 
 SMALL = {"data": "digits(train=128, test=64)", "epochs": 1}
@@ -29,7 +29,7 @@ def test_the_demo_writes_figures_and_a_page(
     small = replace(sweep, base={**sweep.base, **SMALL}, axes=axes)
     monkeypatch.setattr(Sweep, "from_yaml", lambda _: small)
     laboratory = partial(Laboratory, tmp_path / "out", executor=Here)
-    monkeypatch.setattr("normless_lab.cli.sweep.laboratory_of", lambda _, listener: laboratory(listener=listener))
+    monkeypatch.setattr("normless_lab.cli._sweep.laboratory_of", lambda _, listener: laboratory(listener=listener))
     out = tmp_path / "out"
     for _ in range(2):
         assert main(["demo", "--out", str(out), "--json"]) == 0

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from normless_lab.live import LiveServer, View, run_view
-from normless_lab.live.view import Chart, line
+from normless_lab.live._view import Chart, line
 from normless_lab.plots import Column, Table
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from normless.probes import RideAlong, every
 from normless_lab.live import View, run_view
-from normless_lab.live.view import Line
+from normless_lab.live._view import Line
 from normless_lab.process import MOST_CELLS
 from normless_lab.train import TrainConfig, train
 

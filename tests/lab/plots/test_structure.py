@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from normless.models import wide_resnet
 from normless.residual import residual_map
-from normless_lab.plots.structure import blocks_on_trunk
+from normless_lab.plots._structure import blocks_on_trunk
 
 
 def _marks(axes: Axes, label: str) -> list[tuple[float, float]]:

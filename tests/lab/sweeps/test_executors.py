@@ -29,7 +29,7 @@ from normless_lab.sweeps import (
     SlurmExecutor,
     WorkerDiedError,
 )
-from normless_lab.sweeps.processes import NoWorkerError, ProcessExecutor, called, received, report
+from normless_lab.sweeps._processes import NoWorkerError, ProcessExecutor, called, received, report
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch_in_another_process(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, said = EXECUTORS[name]
-    monkeypatch.setattr("normless_lab.sweeps.dispatch.RESUBMISSIONS", 1)
+    monkeypatch.setattr("normless_lab.sweeps._dispatch.RESUBMISSIONS", 1)
     fates = ("dies", "dies again", "raises")
     configs = [TinyConfig(seed=seed, fate=fate, epochs=3) for seed, fate in enumerate(fates)]
     with Laboratory(tmp_path / "lab", executor=lambda: make(tmp_path)) as lab:

@@ -12,8 +12,8 @@ import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
 from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, axis_of
-from normless_lab.sweeps.dispatch import RESUBMISSIONS
-from normless_lab.train.pauses import TimeLimitError
+from normless_lab.sweeps._dispatch import RESUBMISSIONS
+from normless_lab.train._pauses import TimeLimitError
 
 
 class Notes(LaboratoryListener):

@@ -15,7 +15,7 @@ import yaml
 from lab_helpers import Here, within
 
 from normless_lab.sweeps import Laboratory, RateGrid, RunState, Sweep, SweepError, axis_of
-from normless_lab.sweeps.store import sqlite_url
+from normless_lab.sweeps._store import sqlite_url
 
 WIDE = "normless:wide_resnet(depth=10, width=1)"
 NETWORK = """

@@ -10,7 +10,7 @@ import pytest
 from lab_helpers import Here, tiny_sweep
 
 from normless_lab.sweeps import Laboratory, StateError
-from normless_lab.sweeps.status import sweep_status
+from normless_lab.sweeps._status import sweep_status
 
 METRICS = ["test_accuracy"]
 

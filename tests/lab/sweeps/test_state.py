@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from postgres_helpers import ThrowawayPostgres
 
 from normless_lab.sweeps import RunRow
-from normless_lab.sweeps.store import RUNS, RunState, StateError, sqlite_url
+from normless_lab.sweeps._store import RUNS, RunState, StateError, sqlite_url
 
 
 def row(name: str, **changes: Any) -> RunRow:

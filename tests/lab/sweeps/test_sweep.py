@@ -7,11 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
-from normless_lab.sweeps.result_tables import extended, further_points
+from normless_lab.sweeps._result_tables import extended, further_points
 
 SMALL = RateGrid.powers(-3, -1)
 

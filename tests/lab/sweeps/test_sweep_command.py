@@ -16,9 +16,9 @@ from lab_helpers import Here, TinyConfig, tiny_sweep
 from rich.console import Console
 
 from normless.cli import main
-from normless_lab.cli.sweep_text import status_table
+from normless_lab.cli._sweep_text import status_table
 from normless_lab.sweeps import Laboratory, axis_of, prunable, prune, sweep_status
-from normless_lab.sweeps.runs import LOCK
+from normless_lab.sweeps._runs import LOCK
 
 Capture = pytest.CaptureFixture[str]
 

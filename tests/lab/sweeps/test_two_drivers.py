@@ -15,9 +15,9 @@ from filelock import FileLock
 from lab_helpers import Here, TinyConfig, tiny_sweep
 
 from normless_lab.sweeps import Laboratory, WorkerDiedError
-from normless_lab.sweeps.runs import LOCK, carry_out_run, put_away
-from normless_lab.sweeps.store import sqlite_url
-from normless_lab.train.turns import Turn
+from normless_lab.sweeps._runs import LOCK, carry_out_run, put_away
+from normless_lab.sweeps._store import sqlite_url
+from normless_lab.train._turns import Turn
 
 SWEEP = tiny_sweep(replicates=4, best=4)
 

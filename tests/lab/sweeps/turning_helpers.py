@@ -9,7 +9,7 @@ import torch
 from lab_helpers import TinyConfig, TinyResult, tiny_result
 
 from normless_lab.sweeps import Kind
-from normless_lab.train.turns import GlobalState, hand_over
+from normless_lab.train._turns import GlobalState, hand_over
 
 
 def steps(config: TinyConfig, directory: Path, **_: Any) -> TinyResult:

@@ -29,7 +29,7 @@ from lab_helpers import Here, tiny_sweep
 from run_helpers import CONFIG, Interrupt, without_seconds
 
 import normless as nl
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 from normless_lab.sweeps import Laboratory
 from normless_lab.train import train, trained_network
 

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 import normless as nl
 from normless.models import resnet_cifar
 from normless.residual import residual_map
-from normless_lab.train.execution import compile_blocks
+from normless_lab.train._execution import compile_blocks
 
 # Of torch's compiler itself, where a module takes another path by it.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

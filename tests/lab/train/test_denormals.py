@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normless_lab.train import RunListener, TrainConfig, train
-from normless_lab.train.execution import are_flushed
+from normless_lab.train._execution import are_flushed
 
 
 def test_a_run_trains_like_this(tmp_path: Path) -> None:

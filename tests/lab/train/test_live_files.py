@@ -9,9 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless.doctor.watch.watch import WatchWarning
-from normless_lab.train import RunListener, TrainConfig, train
-from normless_lab.train import run_listener as module
+from normless.doctor.watch._watch import WatchWarning
+from normless_lab.train import RunListener, TrainConfig, _run_listener as module, train
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import wide_resnet
-from normless.optim.recomputation import Segments
-from normless_lab.train.execution import activation_bytes, recompute_where_needed
+from normless.optim._recomputation import Segments
+from normless_lab.train._execution import activation_bytes, recompute_where_needed
 
 IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(6)
@@ -40,7 +40,7 @@ def test_the_memory_is_compared_with_what_autograd_keeps(monkeypatch: pytest.Mon
     # The loss keeps its own logits in addition.
     assert 0 <= saved_bytes(network) - whole < 1000
     for free, recomputed in ((2 * whole, 0), (2 * whole - 2, 1)):
-        monkeypatch.setattr("normless_lab.train.execution.free_memory", lambda device, free=free: free)
+        monkeypatch.setattr("normless_lab.train._execution.free_memory", lambda device, free=free: free)
         recompute_where_needed("auto", network, mapped, IMAGES)
         assert sum(isinstance(one, Segments) for one in network.modules()) == recomputed
     # The inputs of 4 segments of 15 blocks, the stem and the head, and no activation inside.

@@ -14,8 +14,8 @@ from normless.conversion import convert
 from normless.models import wide_resnet
 from normless_lab.data import Batch, load_data
 from normless_lab.train import TrainConfig, train
-from normless_lab.train.image_task import ImageTask
-from normless_lab.train.objective import accumulate_gradients, l2_term
+from normless_lab.train._image_task import ImageTask
+from normless_lab.train._objective import accumulate_gradients, l2_term
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
 

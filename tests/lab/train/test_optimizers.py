@@ -12,7 +12,7 @@ from torch import nn
 
 from normless.optim import OPTIMIZERS, make_optimizer
 from normless_lab.train import TrainConfig
-from normless_lab.train.optimizers import restored_exactly
+from normless_lab.train._optimizers import restored_exactly
 
 KIND: Any = TrainConfig
 NAMES = [name for name in OPTIMIZERS if name not in ("LBFGS", "SparseAdam")]

@@ -6,11 +6,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from normless.probes.divergence import has_diverged
-from normless_lab.train.result import SIGNIFICANCE, chance_accuracy, finished_outcome, has_plateaued
+from normless.probes._divergence import has_diverged
+from normless_lab.train._result import SIGNIFICANCE, chance_accuracy, finished_outcome, has_plateaued
 
 
 @pytest.mark.parametrize(

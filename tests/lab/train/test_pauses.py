@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from lab_helpers import within
-from run_helpers import CONFIG as SHORT
-from run_helpers import Interrupt, assert_same_run, without_seconds
+from run_helpers import CONFIG as SHORT, Interrupt, assert_same_run, without_seconds
 
 from normless.cli import main
 from normless_lab.train import TrainConfig, train
-from normless_lab.train.directory import RunDirectoryError
+from normless_lab.train._directory import RunDirectoryError
 
 CONFIG = TrainConfig(model=SHORT.model, data="digits(train=320, test=100)", batch_size=64, epochs=2, device="cpu")
 STEPS = 5

@@ -14,12 +14,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from run_helpers import CONFIG as SHORT
-from run_helpers import Interrupt, without_seconds
+from run_helpers import CONFIG as SHORT, Interrupt, without_seconds
 
 from normless.probes import RideAlong, every
 from normless_lab.train import EpochRow, RunListener, TrainConfig, train
-from normless_lab.train.pauses import TerminatedError, TimeLimitError
+from normless_lab.train._pauses import TerminatedError, TimeLimitError
 
 STEPS, EPOCHS = 5, 3
 # Dropout, mixup and the augmentation draw from generators; batch norm keeps running statistics.

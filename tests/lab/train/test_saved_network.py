@@ -13,10 +13,10 @@ from torch import nn
 
 import normless as nl
 from normless.conversion import scheme_of
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 from normless_lab.data import load_data
 from normless_lab.train import TrainConfig, train, trained_network
-from normless_lab.train.image_task import ImageTask
+from normless_lab.train._image_task import ImageTask
 
 MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
 FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"

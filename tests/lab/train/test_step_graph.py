@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless_lab.train.step_graph import WARMUP, StepGraph, first_difference, python_state
+from normless_lab.train._step_graph import WARMUP, StepGraph, first_difference, python_state
 
 
 class Network(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from normless.models import build_model
-from normless_lab.train.execution import synchronized
+from normless_lab.train._execution import synchronized
 
 IMAGES = torch.randn(4, 3, 8, 8)
 

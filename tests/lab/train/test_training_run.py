@@ -17,7 +17,7 @@ from run_helpers import OnEpoch
 
 from normless_lab.data import load_data
 from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
-from normless_lab.train.run_files import load_weights
+from normless_lab.train._run_files import load_weights
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"
@@ -132,7 +132,7 @@ def test_compiled_is_not_another_network(tmp_path: Path) -> None:
 
 def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an accelerator does, done here: the record is the same although steps followed."""
-    from normless_lab.train import loop
+    from normless_lab.train import _loop as loop
 
     config = replace(CONFIG, scheme="none", rate=1e3)
     at_once = train(config, tmp_path / "at-once")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import normless as nl
 from normless_lab.train import EpochRow, RunDirectoryError, TrainConfig, train, trained_network
-from normless_lab.train.execution import are_flushed
+from normless_lab.train._execution import are_flushed
 
 # Of another precision, with random numbers, and without.
 CONFIGS = (

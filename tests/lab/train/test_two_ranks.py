@@ -12,7 +12,7 @@ import torch
 from run_helpers import OnEpoch, two_processes
 
 from normless_lab.train import TrainConfig, train
-from normless_lab.train.run_files import load_weights
+from normless_lab.train._run_files import load_weights
 
 pytestmark = pytest.mark.slow
 CONFIG = TrainConfig(
@@ -33,7 +33,7 @@ PER_BATCH = "batch_norm"
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from normless_lab.train import TrainConfig, loop, train
+from normless_lab.train import TrainConfig, _loop as loop, train
 
 original = loop.Training.gradients
 

@@ -14,7 +14,7 @@ from matrix.case import changed, state_of
 import normless as nl
 from normless import residual_map
 from normless.cli import main
-from normless.cli.inspection import GroupSize, inspect_network
+from normless.cli._inspection import GroupSize, inspect_network
 from normless.models import resnet_cifar
 from normless.recording import Tape, recorded
 from normless.schemes import SCHEMES
@@ -63,7 +63,7 @@ def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPa
         traced.append(given)
         return recorded(*given)
 
-    monkeypatch.setattr("normless.residual.reader.recorded", counted)
+    monkeypatch.setattr("normless.residual._reader.recorded", counted)
     model, (x,) = ROWS["TabularResNet"].network().eval(), ROWS["TabularResNet"].example()[0]
     before = state_of(model)
     found = inspect_network(model, x)

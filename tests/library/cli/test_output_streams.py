@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from normless.cli import main
-from normless.cli.streams import READER_GONE
+from normless.cli._streams import READER_GONE
 
 
 class _Refusing(io.RawIOBase):
@@ -73,7 +73,7 @@ def test_a_disk_without_space_is_told(monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.skipif(sys.platform == "win32", reason="closes handles by a POSIX shell")
 def test_no_file_gets_the_handle_of_a_closed_stream(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from normless.cli.streams import usable_streams\n"
+        "import os, sys; from normless.cli._streams import usable_streams\n"
         "with usable_streams():\n"
         "    file = os.open('file', os.O_RDWR | os.O_CREAT); print('printed'); print('told', file=sys.stderr)\n"
         "    assert file > 2; os.system('echo of a child; echo of a child >&2')\n"

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import normless as nl
 from normless.models import resnet_cifar, transformer
-from normless.models.resnets import ResNetCifar
+from normless.models._resnets import ResNetCifar
 
 IMAGES = torch.randn(6, 3, 8, 8)
 

@@ -13,8 +13,8 @@ from torch.optim import SGD
 
 import normless as nl
 from normless.doctor import Treatment, treat
-from normless.doctor.experiments.cures import FREEZE
-from normless.doctor.facts.guessing import lowest_of_constants
+from normless.doctor.experiments._cures import FREEZE
+from normless.doctor.facts._guessing import lowest_of_constants
 from normless.models import wide_resnet
 
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam, Optimizer
 
 import normless as nl
 from normless.doctor import Check, Cure, Diagnosis, Finding
-from normless.doctor.findings import EXPLAINS, in_order
+from normless.doctor._findings import EXPLAINS, in_order
 from normless.errors import InputsError
 
 words = st.lists(st.text("abcdefgh.{}/%", min_size=1, max_size=40), min_size=1, max_size=60).map(" ".join)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
 
-from normless.doctor.experiments.cures import INITIALIZE, initialized
-from normless.doctor.experiments.engine import set_groups
+from normless.doctor.experiments._cures import INITIALIZE, initialized
+from normless.doctor.experiments._engine import set_groups
 
 
 def net() -> nn.Sequential:

@@ -15,12 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD
-from torch.optim import optimizer as of_torch
+from torch.optim import SGD, optimizer as of_torch
 from watched import at, batch, mlp, train
 
 import normless as nl
-from normless.doctor.watch.hooks import OF_STEPS
+from normless.doctor.watch._hooks import OF_STEPS
 
 
 @pytest.mark.parametrize("loss", [True, False])

@@ -13,7 +13,7 @@ from gallery import ROWS
 from torch import nn
 
 import normless as nl
-from normless.integrations import HubNetwork, hub
+from normless.integrations import HubNetwork, _hub as hub
 from normless.models import resnet_cifar
 
 SPEC = "normless:resnet_cifar(depth=8, classes=3)"

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.nn import ResidualSum, ScalarAffine, scalar_affine
-from normless.nn.standardized import scaled_std
+from normless.nn._standardized import scaled_std
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'normless[private]'")
 
@@ -23,7 +23,7 @@ from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from normless.integrations.opacus import prepare
+from normless.integrations._opacus import prepare
 
 pytestmark = [
     # Opacus hooks layers that read the images, which need no gradients.

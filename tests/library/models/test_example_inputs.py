@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normless.models.spec import build_model, build_with_inputs
+from normless.models._spec import build_model, build_with_inputs
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from normless import convert, residual_map
 from normless.models import resnet, resnet_v2
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 
 # torchvision's name of each network, and the arguments of ours.
 TORCHVISION: dict[str, dict[str, int]] = {

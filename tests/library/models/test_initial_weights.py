@@ -11,7 +11,7 @@ from torch import nn
 import normless as nl
 from normless.edits import Reinitialize
 from normless.models import resnet_cifar
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 
 SMALL = {
     "wide_resnet": "wide_resnet(depth=16, width=4, classes=100{})",

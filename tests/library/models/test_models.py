@@ -8,7 +8,7 @@ from torch import nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 
 
 @pytest.mark.parametrize(("depth", "parameters"), [(20, 269_722), (56, 853_018), (110, 1_727_962)])

@@ -11,7 +11,7 @@ import transformers as hf
 from torch import Tensor
 
 from normless.models import TokenNumbers, checkpoint_folder, text_classifier
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 
 SIZES = "num_hidden_layers=2, hidden_size=32, num_attention_heads=2"
 KINDS = {

@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.models import Transformer, transformer
-from normless.models.transformer import Attention
+from normless.models._transformer import Attention
 
 Norm = Literal["pre", "post"]
 VOCABULARY, WIDTH, HEADS, HIDDEN = 23, 12, 3, 20

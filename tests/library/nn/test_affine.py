@@ -5,13 +5,12 @@ from __future__ import annotations
 from copy import deepcopy
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from normless.nn import ScalarAffine, scalar_affine
-from normless.nn.affine import (
+from normless.nn._affine import (
     one_element,
     outputs_of,
     takes_scalars,

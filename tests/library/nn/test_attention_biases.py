@@ -6,11 +6,10 @@ import math
 from copy import deepcopy
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from normless.nn.affine import one_element, with_input_bias
+from normless.nn._affine import one_element, with_input_bias
 
 
 def biased(first: float | None, last: float | None, **options: object) -> tuple[nn.MultiheadAttention, nn.Module]:

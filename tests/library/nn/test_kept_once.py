@@ -9,8 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from normless import convert
 from normless.models import resnet_cifar
-from normless.nn import kept_once
-from normless.nn.kept_once import ShiftedReLU, shifted_convolution
+from normless.nn import _kept_once as kept_once
+from normless.nn._kept_once import ShiftedReLU, shifted_convolution
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.nn.standardized import scaled_std
+from normless.nn._standardized import scaled_std
 
 LAYERS = {
     "conv1d": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 9)),

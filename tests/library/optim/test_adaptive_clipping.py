@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 from gallery import ROWS
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 import normless as nl

@@ -13,7 +13,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 from written_networks import Written
 
 import normless as nl
-from normless.optim.roles import parameter_roles
+from normless.optim._roles import parameter_roles
 
 
 def images(side: int) -> Tensor:

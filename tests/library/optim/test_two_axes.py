@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from written_networks import Written
 
 import normless as nl
-from normless.optim.roles import parameter_roles
+from normless.optim._roles import parameter_roles
 
 RATES: dict[str, Any] = {"lr": 1.0, "weight_decay": 0.05}
 

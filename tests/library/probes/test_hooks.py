@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import wide_resnet
-from normless.probes.hooks.observe import observe
-from normless.probes.hooks.watcher import Watcher
+from normless.probes.hooks._observe import observe
+from normless.probes.hooks._watcher import Watcher
 from normless.residual import Layer, ResidualBlock
 
 SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import normless as nl
 from normless.models import wide_resnet
 from normless.probes import PredictedRows, RideAlong, Watcher
-from normless.probes.measure import PROBES, every
+from normless.probes._measure import PROBES, every
 
 
 def batch(examples: int = 4) -> tuple[Tensor, Tensor]:

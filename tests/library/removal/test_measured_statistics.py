@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from removed import QUICK, TOKENS, ChannelNorm, LanguageModel, one_step, relative, train
-from removed import with_random_affines as drawn
+from removed import QUICK, TOKENS, ChannelNorm, LanguageModel, one_step, relative, train, with_random_affines as drawn
 from torch import Tensor, nn
 from written_networks import Written
 

@@ -16,7 +16,7 @@ from written_networks import Written, linear_layers
 import normless as nl
 from normless import residual_map
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.residual.classify import kind_of
+from normless.residual._classify import kind_of
 
 WIDTH = 8
 SEQUENCE = torch.randn(2, 3, WIDTH)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import networkx
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from normless import ResidualBlock, residual_map
-from normless.residual.graph import Dataflow, Operation
+from normless.residual._graph import Dataflow, Operation
 
 WIDTH = 4
 

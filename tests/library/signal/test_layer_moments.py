@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from normless.nn.standardized import scaled_std
-from normless.residual.reader import flow_of
+from normless.nn._standardized import scaled_std
+from normless.residual._reader import flow_of
 from normless.signal import Propagation, Stream
-from normless.signal.moments import Moments, activated, maximum
-from normless.signal.quadrature import rectified, rectified_sum
-from normless.signal.weights import rows_of
+from normless.signal._moments import Moments, activated, maximum
+from normless.signal._quadrature import rectified, rectified_sum
+from normless.signal._weights import rows_of
 
 close = torch.testing.assert_close
 

@@ -14,7 +14,7 @@ from trained_networks import far, images, post_activation, pre_activation, small
 
 import normless as nl
 from normless.nn import FrozenAffine
-from normless.nn.standardized import ScaledStd
+from normless.nn._standardized import ScaledStd
 
 GROUPS, HALVES = "group_norm(groups=4)", "group_norm(groups=2)"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from normless.affine.fitting import fit_pointwise, matching
+from normless.affine._fitting import fit_pointwise, matching
 
 
 def test_an_affine_map_gets_mean_and_deviation_of_each_channel_and_is_finite_for_constant_ones() -> None:

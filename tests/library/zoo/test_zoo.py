@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from normless.models.spec import build_model
+from normless.models._spec import build_model
 
 
 @pytest.mark.parametrize(

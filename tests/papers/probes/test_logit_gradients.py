@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.probes import observe
-from normless.probes.moments import LogitGradients, agreement
+from normless.probes._moments import LogitGradients, agreement
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes import LogitGradientMatrix
 from normless_papers.probes.class_gradients import for_each_class

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.nn import scalar_affine
-from normless.nn.standardized import scaled_std
+from normless.nn._standardized import scaled_std
 from normless_papers.probes import summands
 from normless_papers.probes.summands import summands_of
 

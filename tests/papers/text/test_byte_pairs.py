@@ -8,8 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from normless.errors import DataFormatError
 from normless_papers.text.tokens import SPECIAL_TOKENS, BytePairs

@@ -157,7 +157,7 @@ def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
 
 def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(100))
-    monkeypatch.setattr("normless_lab.train.settings.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("normless_lab.train._settings.time.monotonic", lambda: next(seconds))
 
     def written_as(name: str, words: str) -> TextConfig:
         folder = tmp_path / name

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from normless_lab.data import load_data
-from normless_lab.data.image_data import Batch
+from normless_lab.data._image_data import Batch
 from normless_papers.text import BytePairs, ParallelText
 from normless_papers.text.text_sets import LabelledSentences, LabelledText
 from normless_papers.text.text_task import TextData

@@ -13,7 +13,7 @@ import pytest
 
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data import load_data
-from normless_lab.data.downloads import fetch_files
+from normless_lab.data._downloads import fetch_files
 from normless_papers.text import ParallelText, parallel_folder
 from normless_papers.text.text_sets import LabelledText, Pairs
 

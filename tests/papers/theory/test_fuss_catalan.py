@@ -6,8 +6,7 @@ from math import e, pi
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.special import gammaln
 
 from normless_papers.theory.fuss_catalan import (

@@ -15,11 +15,9 @@ from normless_lab.sweeps import Point
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
-from normless_papers.understanding_bn import architecture_rates as architectures
-from normless_papers.understanding_bn import reference_runs as reference
+from normless_papers.understanding_bn import architecture_rates as architectures, reference_runs as reference
 from normless_papers.understanding_bn.initializations import Measured
-from normless_papers.understanding_bn.rate_search import AXIS as PARTS_AXIS
-from normless_papers.understanding_bn.rate_search import CENTRED, NONE, NORMALIZED, SCALED, WHOLE
+from normless_papers.understanding_bn.rate_search import AXIS as PARTS_AXIS, CENTRED, NONE, NORMALIZED, SCALED, WHOLE
 from normless_papers.understanding_bn.single_updates import Divergence
 from worlds.world import World, ended, given
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from trained_health import Normed, fitted, images, kinds, quick, row
 
 import normless as nl
-from normless.doctor.trained.fit import Fit
-from normless.doctor.trained.limits import IDLE
+from normless.doctor.trained._fit import Fit
+from normless.doctor.trained._limits import IDLE
 
 
 def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None:

@@ -1,0 +1,255 @@
+"""Checks of a trained network's weights, buffers and signal; see `limits` for the limits of shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from math import inf, nan
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor.facts._batches import size_of
+from normless.doctor.trained import _limits as limits
+from normless.doctor.trained._shares import Share, of_shares
+from normless.doctor.trained._streams import Features, Sum
+from normless.doctor.trained._subject import UNFIT, Subject
+from normless.residual._classify import NORMS
+
+# γ is at zero below this share of the median of those that are not, and in norms below this number.
+_ZERO, _TINY = 1e-3, 1e-6
+# Rows with a larger cosine are equal; fewer inputs or more rows are not compared.
+_COSINE, _INPUTS, _ROWS = 0.99999, 4, 8192
+# Statistics of fewer examples say little about the running ones.
+_EXAMPLES, _IN_BATCH = 16, 8
+
+
+@check("values", blocks=True)
+def check_values(subject: Subject) -> Steps:
+    """Look for weights and buffers that are not finite, and negative variances."""
+    parameters = dict(subject.model.named_parameters())
+    named = dict(chain(parameters.items(), subject.model.named_buffers()))
+    wrong = {
+        name: count
+        for name, value in named.items()
+        if value.is_floating_point()
+        and (name in parameters or not _is_meant(value))
+        and (count := int((~value.isfinite()).sum()))
+    }
+    if wrong:
+        name = next(iter(wrong))
+        evidence: Evidence = {"values": wrong[name], "of": named[name].numel(), "name": name, "tensors": len(wrong)}
+        yield finding("trained_not_finite_state", [*dict.fromkeys(_owner(name) for name in wrong)], evidence)
+    for path, variance in _variances(subject):
+        if negative := int((variance < 0).sum()):
+            yield finding("negative_variance", (path,), {"channels": negative, "least": float(variance.min())})
+    return f"{len(named)} parameters and buffers"
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _variances(subject: Subject) -> Iterator[tuple[str, Tensor]]:
+    """Return path and running variance of the norms that have one."""
+    variances = ((path, getattr(norm, "running_var", None)) for path, norm in subject.norms.items())
+    return ((path, variance) for path, variance in variances if isinstance(variance, Tensor))
+
+
+def _is_meant(value: Tensor) -> bool:
+    """Whether a buffer may be infinite on purpose: a mask of 0, 1 and -∞, or extremes before the first value."""
+    return bool(value.isinf().all()) or bool(((value == 0) | (value == 1) | (value == -inf)).all())
+
+
+@check("outputs", blocks=True)
+def check_outputs(subject: Subject) -> Steps:
+    """Look for the first result that is not finite."""
+    if (wrong := subject.measured.meter.wrong) is not None:
+        place, line = wrong
+        yield finding("trained_not_finite", (place,), {"line": str(line)} if line else {})
+    return f"{len(subject.batches)} batches with {subject.examples} examples"
+
+
+@check("running statistics")
+def check_fit(subject: Subject) -> Steps:
+    """Compare running statistics with those of the data, where batch norms normalize by the batch as in training."""
+    if not subject.norms:
+        raise NotAsked("there are no running statistics")
+    # A norm that does not run, such as that of another domain, may be fresh.
+    fresh = [path for path, fit in subject.fits.items() if not fit.mean.any() and bool((fit.variance == 1).all())]
+    subject.unfit = min(fresh, key=subject.at, default=None)
+    if fresh:
+        yield finding("fresh_statistics", fresh, {"norms": len(fresh)})
+    if subject.examples < _EXAMPLES or all(size_of(inputs) < _IN_BATCH for inputs, _ in subject.batches):
+        raise NotAsked(f"give {_EXAMPLES} examples or more, in batches of {_IN_BATCH} or more")
+    nats = {path: float(fit.misfit().mean()) for path, fit in subject.fits.items() if path not in fresh}
+    for path, misfit in nats.items():
+        subject.note(path, "norm", misfit=misfit)
+    off = [path for path, misfit in nats.items() if misfit >= limits.MISFIT]
+    subject.unfit = min([*off, *fresh], key=subject.at, default=None)
+    if off:
+        yield _unfitting(subject, off, nats[off[0]])
+    return f"{len(nats)} batch norms, at most {max(nats.values(), default=0.0):.2g} nats per channel from the data"
+
+
+def _unfitting(subject: Subject, off: list[str], misfit: float) -> Finding:
+    """Return the finding about the first norm in the order of execution that is off; the inputs may be the cause."""
+    fit = subject.fits[off[0]]
+    shift, ratio = fit.distance()
+    evidence: Evidence = {"nats": misfit, "limit": limits.MISFIT, "shift": shift, "variance_ratio": ratio}
+    evidence = {**evidence, "examples": subject.examples, "norms": len(off)}
+    # The layer that reads the network's inputs and whose output alone the norm reads.
+    known = {} if subject.map is None else subject.map.by_path
+    path = known[off[0]].input if off[0] in known else None
+    before = known.get(path or "")
+    is_first = before is not None and before.input is None and subject.map and before.path in subject.map.stem
+    affine = fit.affine(subject.model.get_submodule(path)) if path and is_first else None
+    if affine is None:
+        return finding("unfitting_statistics", off, evidence)
+    return finding("other_preprocessing", off, {**evidence, "scale": affine[0], "offset": affine[1]})
+
+
+@of_shares(
+    *("γ at zero", "closed_channels", "gamma_zero", limits.CLOSED),
+    "{} layers with γ, at most {} of a layer at zero",
+)
+def check_gamma(subject: Subject) -> Iterator[Share]:
+    """Look for channels that norms, and factors such as layer scale, multiply by zero."""
+    named, gammas = dict(subject.model.named_parameters(remove_duplicate=False)), dict[str, tuple[str, Tensor]]()
+    for layer in subject.map.layers() if subject.map else ():
+        if layer.gamma in named and layer.kind in ("norm", "scale"):
+            # Some formulas have an offset, as 1 + γ.
+            gammas.setdefault(layer.path, (layer.kind, named[layer.gamma] + layer.offset))
+    for path, module in subject.model.named_modules():
+        gamma = getattr(module, "weight", None)
+        if isinstance(module, NORMS) and isinstance(gamma, Tensor):
+            gammas.setdefault(path, ("norm", gamma))
+    for path, (kind, gamma) in gammas.items():
+        values = gamma.detach().double().abs().flatten()
+        least = _TINY if kind == "norm" else 0.0
+        alive = values[values > least]
+        size = float(alive.median()) if alive.numel() else 0.0
+        if values.numel() > 1:
+            closed = int((values <= max(_ZERO * size, least)).sum())
+            yield Share(path, closed, values.numel(), {"median_of_others": size}, kind)
+
+
+@of_shares(
+    *("units", "trained_dead_units", "dead", limits.DEAD),
+    "{} layers with activations, at most {} of a layer's units never vary",
+)
+def check_units(subject: Subject) -> Iterator[Share]:
+    """Look for units that never vary."""
+    for units in subject.measured.meter.before_output():
+        if subject.judges(units.layer):
+            evidence: Evidence = {"activation": units.activation, "examples": subject.examples}
+            yield Share(units.layer, units.constant, len(units.low), evidence, "activation")
+
+
+@of_shares(
+    *("flat activations", "trained_saturated_units", "flat", limits.FLAT),
+    "{} layers with activations, at most {} of a layer's values where the slope is tiny",
+)
+def check_flat(subject: Subject) -> Iterator[Share]:
+    """Look for activations whose values are nearly all flat; gates are meant to be."""
+    for units in subject.measured.meter.before_output():
+        if subject.judges(units.layer) and not units.gates:
+            words = {"activation": units.activation}
+            yield Share(units.layer, units.flat, units.values, words, "activation", few=False)
+
+
+@of_shares(
+    *("divisors", "divides_by_epsilon", "near_eps", limits.NEAR_EPSILON),
+    "{} norms, variances near ε in at most {} of a norm's statistics",
+)
+def check_divisors(subject: Subject) -> Iterator[Share]:
+    """Look for norms that divide by almost nothing: the variance of most of their statistics is comparable with ε."""
+    for path, variance in _variances(subject):
+        eps = float(getattr(subject.norms[path], "eps", 0.0))
+        yield Share(path, int((variance < limits.ABOUT * eps).sum()), variance.numel(), {"epsilon": eps})
+    for path, seen in subject.measured.divisors.items():
+        subject.note(path, "norm", spread=seen.variation)
+        yield Share(path, seen.near, seen.varied, {"epsilon": seen.norm.eps})
+
+
+@of_shares(
+    *("attention", "trained_saturated_attention", "peaked", limits.PEAKED),
+    "{} attentions, at most {} of the rows on one position",
+)
+def check_attention(subject: Subject) -> Iterator[Share]:
+    """Look for attentions with all weight on one position."""
+    attentions = subject.measured.meter.attentions
+    judged = {place: seen for place, seen in attentions.items() if subject.judges(place)}
+    if not judged:
+        raise NotAsked(UNFIT if attentions else "there is no attention")
+    for place, (peaked, rows) in judged.items():
+        yield Share(place, peaked, rows, kind="attention", few=False)
+
+
+@of_shares(
+    *("equal units", "equal_units", "equal", limits.EQUAL),
+    "{} weights, at most {} of a layer's units equal to others",
+)
+def check_equal(subject: Subject) -> Iterator[Share]:
+    """Look for units whose weights are those of another unit, up to a factor."""
+    for path, rows in _rows(subject.model):
+        if rows.shape[1] >= _INPUTS and 2 <= len(rows) <= _ROWS:
+            sizes = rows.norm(dim=1)
+            unit = rows[sizes > 0] / sizes[sizes > 0, None]
+            equal = int(((unit @ unit.T).triu(1) > _COSINE).any(0).sum()) if len(unit) else 0
+            yield Share(path, equal, len(rows), {"cosine": _COSINE}, "weight")
+
+
+def _rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Return path and weights (units, inputs) of layers whose units read the same inputs."""
+    for path, layer in model.named_modules():
+        # The linear layer of transformers' GPT-2 has the transposed weight.
+        is_turned = getattr(layer, "transposed", False) or type(layer).__name__ == "Conv1D"
+        if (is_turned or isinstance(layer, nn.Linear | _ConvNd)) and getattr(layer, "groups", 1) == 1:
+            weight = layer.weight.detach()
+            yield path, (weight.movedim(1, 0) if is_turned else weight).flatten(1).float()
+        elif isinstance(layer, nn.MultiheadAttention) and isinstance(layer.in_proj_weight, Tensor):
+            yield path, layer.in_proj_weight.detach().float()
+
+
+@check("outliers")
+def check_outliers(subject: Subject) -> Steps:
+    """Look for massive activations after residual sums, and for outlier features there and after norms."""
+    sums = {name: seen for name, seen in subject.measured.sums.seen.items() if subject.judges(subject.place(name))}
+    norms = {path: seen.features for path, seen in subject.measured.divisors.items() if seen.features.tokens}
+    if not sums and not norms:
+        raise NotAsked(UNFIT if subject.measured.sums.seen else "there is no residual sum and no norm over features")
+    massive: dict[str, Sum] = {}
+    for name, seen in sums.items():
+        ratio = seen.largest / seen.median if seen.median > 0 else nan
+        subject.note(name, "block", ratio=seen.ratio, largest=seen.largest, over_median=ratio)
+        if seen.largest > limits.MASSIVE and ratio >= limits.OVER_MEDIAN:
+            massive.setdefault(subject.place(name), seen)
+    if massive:
+        seen = next(iter(massive.values()))
+        evidence: Evidence = {"largest": seen.largest, "median": seen.median}
+        evidence = {**evidence, "channel": seen.channel, "token": seen.position, "blocks": len(massive)}
+        at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
+        yield finding("massive_activations", list(massive), evidence, at=at)
+    streams = {subject.place(name): seen.features for name, seen in sums.items() if seen.features.tokens}
+    yield from [*_outliers(streams), *_outliers(norms)][:1]
+    largest = max((seen.largest for seen in sums.values()), default=0.0)
+    return f"{len(sums)} residual sums, {len(norms)} norms over features; magnitudes after sums up to {largest:.3g}"
+
+
+def _outliers(features: dict[str, Features]) -> Iterator[Finding]:
+    """Yield the outlier features of layers of one width."""
+    shares = {place: seen.large.cpu() / seen.tokens for place, seen in features.items() if seen.large is not None}
+    for width in sorted({len(share) for share in shares.values()}):
+        layers = {place: share for place, share in shares.items() if len(share) == width}
+        known = torch.stack([*layers.values()])
+        of_layers = (known >= limits.OF_TOKENS).double().mean(0)
+        found = (of_layers >= limits.OF_LAYERS).nonzero().flatten().tolist() if len(layers) > 1 else []
+        if found:
+            top = max(found, key=lambda channel: (float(of_layers[channel]), float(known[:, channel].mean())))
+            where = [place for place, share in layers.items() if share[top] >= limits.OF_TOKENS]
+            evidence = {"channels": len(found), "channel": top, "share_of_layers": float(of_layers[top])}
+            evidence |= {"share_of_tokens": float(known[:, top].max()), "magnitude": limits.OUTLIER}
+            yield finding("outlier_features", where, evidence)

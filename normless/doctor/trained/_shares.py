@@ -1,0 +1,63 @@
+"""Checks of shares of layers: findings from a limit, advice about few units below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import wraps
+
+from normless.doctor._findings import Check, Evidence, Steps, check, finding
+from normless.doctor.trained._subject import Subject
+
+# Below the limit, so many units or channels are advice.
+_FEW = 2
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of a layer's units, channels, values or rows that have a property; some are advice from `_FEW` on."""
+
+    layer: str
+    count: float
+    of: float
+    evidence: Evidence = field(default_factory=dict)
+    kind: str = "norm"
+    few: bool = True
+
+    @property
+    def share(self) -> float:
+        """The share; 0 of nothing."""
+        return self.count / max(self.of, 1)
+
+
+def of_shares(
+    name: str, kind: str, column: str, limit: float, words: str
+) -> Callable[[Callable[[Subject], Iterator[Share]]], Callable[[Subject], Check]]:
+    """Turn a function that measures shares into a check: of all layers from the limit on, and of few units as advice.
+
+    `words` are the summary, with the number of layers and the largest share.
+    """
+
+    def made(measure: Callable[[Subject], Iterator[Share]]) -> Callable[[Subject], Check]:
+        @check(name)
+        @wraps(measure)
+        def checked(subject: Subject) -> Steps:
+            shares: dict[str, Share] = {}
+            for share in measure(subject):
+                shares[share.layer] = max(shares.get(share.layer, share), share, key=lambda one: one.share)
+            order = sorted(shares.values(), key=lambda share: -share.share)
+            for share in shares.values():
+                subject.note(share.layer, share.kind, **{column: share.share})
+            found = [share for share in order if share.share >= limit]
+            few = [share for share in order if share.share < limit and share.few and share.count >= _FEW]
+            for layers in filter(None, (found, few)):
+                worst = layers[0]
+                evidence = {"share": worst.share, "limit": limit, "count": worst.count, "of": worst.of}
+                where = [share.layer for share in layers]
+                one = finding(kind, where, {**evidence, **worst.evidence, "layers": len(layers)}, grade=worst.share)
+                yield one if layers is found else replace(one, advice=True)
+            return words.format(len(shares), f"{max((share.share for share in order), default=0.0):.1%}")
+
+        return checked
+
+    return made

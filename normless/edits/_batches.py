@@ -1,0 +1,56 @@
+"""Run a network under conversion on its calibration batches, and read the values of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normless._internal.arguments import Call, applied, on_device_of
+from normless._internal.state import running
+from normless.edits._surgery import Surgery
+from normless.errors import NormlessError
+from normless.recording import tensors_in
+
+# The most values that are kept of a layer's outputs.
+_MOST_VALUES = 2**20
+
+
+class Enough(NormlessError):  # noqa: N818
+    """Ends a pass whose later layers need not run."""
+
+
+def run_batches(
+    surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any], batches: Sequence[Call] = ()
+) -> list[list[Tensor]]:
+    """Run the network on batches, by default those of the calibration, in evaluation, with a hook as in `hooked`.
+
+    Return the floating-point tensors that it returns for each batch, on the CPU; a hook may raise `Enough`.
+    """
+    outputs: list[list[Tensor]] = []
+    with surgery.hooked(paths, hook), running(surgery.model, training=False):
+        for given in batches or surgery.calibration.batches or [(surgery.inputs, dict(surgery.kwargs))]:
+            inputs, kwargs = on_device_of(surgery.model, *given)
+            try:
+                returned = applied(surgery.model, *inputs, **kwargs)
+            except Enough:
+                continue
+            floating = (tensor for tensor in tensors_in(returned) if tensor.is_floating_point())
+            outputs.append([tensor.detach().float().cpu() for tensor in floating])
+    return outputs
+
+
+def rows_of(x: Tensor, axis: int, batches: int) -> Tensor:
+    """Return the values of each channel of x, (C, n) in float32 on the CPU: all, or at positions drawn once for all.
+
+    The channels are on `axis`; if that is the number of axes, all values are one channel.
+    """
+    rows = x.detach().flatten()[None] if axis == x.dim() else x.detach().movedim(axis, 0).flatten(1)
+    most = max(_MOST_VALUES // batches // len(rows), 64)
+    if rows.shape[1] > most:
+        generator = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(rows.shape[1], generator=generator)[:most].sort().values
+        rows = rows[:, chosen.to(rows.device)]
+    return rows.float().cpu().clone()

@@ -1,0 +1,61 @@
+"""The base class of edits and the table of edits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import Field, dataclass, fields, is_dataclass
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from normless.edits._surgery import Surgery
+from normless.registry import Registry
+
+
+class Edit(ABC):
+    """A change of a network at places that its residual map defines.
+
+    Edits are frozen dataclasses, so that a scheme is data: it can be compared, printed and varied. An edit of another
+    package is written `FILE.py:NAME(…)` or `MODULE:NAME(…)` in the text of a scheme, or is registered in `EDITS`.
+    """
+
+    @property
+    def text(self) -> str:
+        """The edit as it is written in the text of a scheme."""
+        members: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        arguments = ", ".join(f"{member.name}={getattr(self, member.name)!r}" for member in members)
+        return f"{EDITS.text_of(type(self))}({arguments})"
+
+    of_random_weights: ClassVar[bool] = False
+    """Whether the edit is a rule for weights that are drawn at random, which trained networks do without."""
+
+    @property
+    def loses(self) -> str:
+        """What the edit does to the function of a trained network that no fit makes good, or nothing."""
+        return ""
+
+    @abstractmethod
+    def apply(self, surgery: Surgery) -> None:
+        """Change `surgery.model` in place and record every change.
+
+        Raises:
+            UnsupportedEditError: the network offers no place for the edit; the message names the module and the
+                reason.
+        """
+
+
+def started(what: str, value: Any) -> str:
+    """Say what a factor loses that starts at a value, or return ""."""
+    return "" if value == 1 else f"starts {what} at {'zero' if value == 0 else value}"
+
+
+EDITS = Registry[type[Edit]]("edit")
+"""Edits by name; `EDITS.register()` decorates a subclass of `Edit`."""
+
+Kind = TypeVar("Kind", bound=Edit)
+
+
+@dataclass_transform(frozen_default=True)
+def edit(kind: type[Kind]) -> type[Kind]:
+    """Make a class a frozen dataclass and register it under its own name."""
+    made = dataclass(frozen=True)(kind)
+    EDITS.register()(made)
+    return made

@@ -1,0 +1,196 @@
+"""The recipe of a saved network: a JSON text that names its model and its scheme, without absolute paths."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normless.errors import RecipeError
+from normless.models._spec import ZOOS
+from normless.models._text_classifier import TRANSFORMERS, is_path
+from normless.spec import RECIPE_FILE, split_source, split_terms
+
+_FORMAT = 3
+_TENSOR = {"shape", "dtype"}
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a network besides the tensors in its `state_dict`.
+
+    Attributes:
+        modules: the modules grouped by class and settings, each a dictionary with keys class, settings (attributes of
+            the instances), absent (names of parameters and buffers that are None) and paths.
+        ties: for each tied parameter, its names.
+        fixed: the names of the parameters that are not trained.
+        buffers: the names of stored buffers that `state_dict` leaves out.
+    """
+
+    modules: list[dict[str, Any]] = field(default_factory=list)
+    ties: list[list[str]] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    buffers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A description of a saved network: model and scheme as texts, its state, and the versions of the libraries."""
+
+    model: str | None
+    scheme: str
+    inputs: Any
+    """The example inputs as `described` returns them; None if `model` provides them."""
+    training: dict[str, bool]
+    """The mode of the network under "", and of every module with another mode than its parent."""
+    versions: dict[str, str]
+    state: State
+    digest: str = ""
+    """SHA-256 of the file of weights."""
+    code: dict[str, str | None] = field(default_factory=dict)
+    """SHA-256 of the code that the texts name, by file or module, see `digest_of_code`."""
+
+    def written(self, folder: Path) -> str:
+        """The text of the recipe's file in a folder; paths in it are relative to the folder."""
+
+        def relative(path: str) -> str:
+            try:
+                way = Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
+            except ValueError as error:
+                raise RecipeError(f"{path} and {folder} are on different drives; save beside that file.") from error
+            # The separator distinguishes a folder of weights from the name of a model.
+            return way if way.startswith("..") else f"./{way}"
+
+        model = None if self.model is None else _with_paths(self.model, relative)
+        code = {_with_path(name, relative): digest for name, digest in self.code.items()}
+        values = asdict(self) | {"model": model, "scheme": _scheme_with_paths(self.scheme, relative), "code": code}
+        modules, values["state"]["modules"] = values["state"]["modules"], []
+        text = json.dumps({"format": _FORMAT} | values, indent=2, ensure_ascii=False, allow_nan=False)
+        # A line for each kind of module: indented, they would take thousands.
+        lines = [json.dumps(module, ensure_ascii=False, allow_nan=False) for module in modules]
+        listed = ",\n      ".join(lines)
+        before, _, after = text.rpartition('"modules": []')
+        return f'{before}"modules": [\n      {listed}\n    ]{after}\n'
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """Read the recipe in a folder; raise a RecipeError if there is none or this version cannot read it."""
+    path = folder / RECIPE_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RecipeError(f"There is no saved network in {folder}: it has no {RECIPE_FILE}.") from error
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
+    kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict}
+    kinds |= {"state": dict, "digest": str, "code": dict}
+    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
+        raise RecipeError(f"{path} is not a recipe of a network: it states no format.")
+    if values.pop("format") > _FORMAT:
+        raise RecipeError(f"{path} was written by a later version of normless; update normless to read it.")
+    values.setdefault("code", {})
+    wrong = sorted(kinds.keys() ^ values.keys())
+    wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
+    wrong = wrong or [name for name, part in values["state"].items() if not _is_part_of_state(name, part)]
+    if wrong:
+        raise RecipeError(f"{path} is not a recipe of a network: {', '.join(wrong)} is not as normless writes it.")
+
+    def resolved(file: str) -> str:
+        return os.path.normpath(folder.resolve() / file)
+
+    model = None if values["model"] is None else _with_paths(values["model"], resolved)
+    code = {_with_path(name, resolved): digest for name, digest in values["code"].items()}
+    values |= {"model": model, "scheme": _scheme_with_paths(values["scheme"], resolved), "code": code}
+    return Recipe(**values | {"state": State(**values["state"])})
+
+
+def _is_part_of_state(name: str, value: Any) -> bool:
+    """Whether a value is valid for the attribute of `State` with this name."""
+    parts: dict[str, Callable[[Any], bool]] = {
+        "modules": lambda item: isinstance(item, dict) and item.keys() == {"class", "settings", "absent", "paths"},
+        "ties": lambda item: isinstance(item, list),
+        "fixed": lambda item: isinstance(item, str),
+        "buffers": lambda item: isinstance(item, str),
+    }
+    return name in parts and isinstance(value, list) and all(map(parts[name], value))
+
+
+def _with_path(source: str, change: Callable[[str], str]) -> str:
+    """Return a file, with a changed path, or a module."""
+    return change(source) if source.endswith(".py") else source
+
+
+def _with_paths(text: str, change: Callable[[str], str]) -> str:
+    """Return the text of a model or of a term of a scheme with a changed path, if it names a file or folder."""
+    source, call = split_source(text)
+    if source.endswith(".py:"):
+        return f"{change(source[:-1])}:{call}"
+    if source == f"{TRANSFORMERS}:" and is_path(call):
+        return f"{source}{change(call.strip())}"
+    return text.strip()
+
+
+def _scheme_with_paths(text: str, change: Callable[[str], str]) -> str:
+    """Return the text of a scheme with changed paths of the files that its terms name."""
+    return " + ".join(_with_paths(term, change) for term in split_terms(text)) if ".py:" in text else text
+
+
+def versions_with(model: str | None) -> dict[str, str]:
+    """Return the versions of normless and torch, and of the library that the text of a model names."""
+    from normless._version import __version__
+
+    versions = {"normless": __version__, "torch": str(torch.__version__)}
+    source = (model or "").strip().partition(":")[0]
+    if source in ZOOS:
+        with suppress(PackageNotFoundError):
+            versions[source] = version(source)
+    return versions
+
+
+def described(inputs: Any) -> Any:
+    """Describe example inputs as JSON: tensors by shape and dtype, containers and plain values unchanged."""
+    if isinstance(inputs, Tensor):
+        return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    if isinstance(inputs, (tuple, list)):
+        return [described(value) for value in inputs]
+    if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs) and set(inputs) != _TENSOR:
+        return {key: described(value) for key, value in inputs.items()}
+    if inputs is None or isinstance(inputs, (bool, int, float, str)):
+        return inputs
+    raise RecipeError(
+        f"A recipe holds example inputs that are tensors, numbers, texts, None, and tuples, lists and dictionaries "
+        f"of them; it cannot hold a {type(inputs).__name__}."
+    )
+
+
+def example_of(description: Any, parameters: Iterable[Tensor]) -> Any:
+    """Create the same example inputs every time from a description by `described`, for a network's parameters.
+
+    Floating-point tensors are normal and have the dtype of the first parameter, integers are 0, booleans are True.
+    """
+    floating = next(
+        (parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.get_default_dtype()
+    )
+    generator = torch.Generator().manual_seed(0)
+
+    def example(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(map(example, value))
+        if not isinstance(value, dict):
+            return value
+        if set(value) != _TENSOR:
+            return {key: example(item) for key, item in value.items()}
+        dtype = getattr(torch, value["dtype"])
+        if dtype.is_floating_point:
+            return torch.randn(value["shape"], generator=generator).to(floating)
+        return torch.full(value["shape"], dtype == torch.bool, dtype=dtype)
+
+    return example(description)
