@@ -10,6 +10,7 @@ from . import (
     probes as probes,
     testing as testing,
 )
+from ._refit import refit as refit
 from ._version import __version__ as __version__
 from .affine import (
     fold as fold,
@@ -20,7 +21,7 @@ from .affine import (
 from .conversion import convert as convert, plan as plan
 from .doctor import treat as treat
 from .doctor._diagnose import diagnose as diagnose
-from .doctor.trained import diagnose_trained as diagnose_trained
+from .doctor.trained import check_health as check_health
 from .doctor.watch._watch import watch as watch
 from .errors import NormlessError as NormlessError
 from .optim import param_groups as param_groups
@@ -29,4 +30,3 @@ from .probes import RideAlong as RideAlong, mixes_examples as mixes_examples, pr
 from .residual import ResidualBlock as ResidualBlock, ResidualMap as ResidualMap, residual_map as residual_map
 from .saving import load as load, save as save
 from .schemes import SCHEMES as SCHEMES, Scheme as Scheme, scheme as scheme
-from .trained import convert_trained as convert_trained

@@ -18,7 +18,7 @@ from normless._internal.arguments import Call, carry_inputs, forward_arguments, 
 from normless._internal.copying import copied, without_values
 from normless._internal.exclusive import exclusive
 from normless._internal.state import collection_paused
-from normless.affine._match_statistics import TrainedReport
+from normless.affine._match_statistics import RefitReport
 from normless.edits import Surgery
 from normless.edits._calibration import Calibration
 from normless.edits._norm_variants import KEEPING_STATISTICS, ReplaceNorms
@@ -58,7 +58,7 @@ class Conversion:
     plan: Plan
     remarks: tuple[str, ...]
     date: datetime
-    report: TrainedReport | None = None
+    report: RefitReport | None = None
 
     def __repr__(self) -> str:
         return f"Conversion({self.scheme!r}, {len(self.plan)} changes, {self.date:%Y-%m-%d %H:%M})"

@@ -378,7 +378,7 @@ _OF_TRAINED: dict[str, dict[str, Any]] = {"skipinit": {"alpha": 1.0}, "nf_resnet
 
 @SCHEMES.register()
 def trained(scheme: str = "none") -> Edits:
-    """A scheme for a trained network, whose function it keeps, or nearly; see `convert_trained`.
+    """A scheme for a trained network, whose function it keeps, or nearly; see `refit`.
 
     Batch norms that the scheme removes are folded into weights, and what it puts in place of norms is fitted on the
     example inputs to what they put out. SkipInit's multipliers start at 1, and `nf_resnet` has none, unless stated.

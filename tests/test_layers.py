@@ -38,7 +38,7 @@ LIBRARY = [
     {"affine"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "saving", "trained"},
+    {"optim", "probes", "saving", "_refit"},
     {"doctor"},
     {"integrations", "plotting", "testing"},
     {"cli"},

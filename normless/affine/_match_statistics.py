@@ -25,7 +25,7 @@ _EQUAL = 1e-4
 
 
 @dataclass(frozen=True)
-class TrainedReport:
+class RefitReport:
     """What a conversion of a trained network kept, on the calibration batches in evaluation; printable.
 
     Attributes:
@@ -113,7 +113,7 @@ class MatchStatistics(Edit):
             surgery.record("", "distance from the trained network's outputs {:.3g} → {:.3g}".format(*far))
         agreed = [agreement(made, noted.outputs) for made in (outputs, fits)]
         same = None if agreed[0] is None or agreed[1] is None else (agreed[0], agreed[1])
-        noted.report = TrainedReport("", tuple(outcomes), far, same)
+        noted.report = RefitReport("", tuple(outcomes), far, same)
 
 
 def _far(made: Sequence[Sequence[Tensor]], known: Sequence[Sequence[Tensor]]) -> float:

@@ -67,7 +67,7 @@ def lost_function(
         known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits)
     )
     scheme = text if kept else "skipinit" if known.with_statistics else ""
-    calls = [f'nl.convert_trained(model, "{scheme}", batches)'] * bool(scheme)
+    calls = [f'nl.refit(model, "{scheme}", batches)'] * bool(scheme)
     calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
     yield (
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "

@@ -1,4 +1,4 @@
-"""`nl.diagnose_trained`: is the network of a checkpoint healthy?"""
+"""`nl.check_health`: is the network of a checkpoint healthy?"""
 
 from __future__ import annotations
 
@@ -82,16 +82,18 @@ _REMOVALS = (removal.check_parts, removal.check_cost)
 
 
 @exclusive
-def diagnose_trained(
+def check_health(
     model: nn.Module,
     batches: Any,
     *,
     loss: Loss = F.cross_entropy,
     residual_map: ResidualMap | None = None,
-    most: int = 16,
+    most_batches: int = 16,
     remove: bool = True,
 ) -> Health:
     """Find what is wrong with a trained network, by layer, on calibration batches in evaluation mode.
+
+    `diagnose` says why a network does not train; this says whether what training left computes as it should.
 
     Looked for are weights and results that are not finite; running statistics that are fresh, or do not fit the data,
     also because of other preprocessing; channels with γ at zero; units that never vary; activations and attentions
@@ -111,7 +113,7 @@ def diagnose_trained(
             single batch.
         loss: as in `diagnose`; a loss that does not take the outputs is not measured.
         residual_map: the network's map; computed if None. Without one, nothing is left out.
-        most: the largest number of batches that are read.
+        most_batches: the largest number of batches that are read.
         remove: whether branches, layers and divisors are left out one at a time.
 
     Raises:
@@ -121,9 +123,9 @@ def diagnose_trained(
     require_whole(model)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputsError(f"Expected a trained network, got lazy parameters ({lazy[0]}), which have no values.")
-    if most < 1:
-        raise ValueError(f"Expected to read 1 batch or more, got most={most}.")
-    subject = Subject(model, read_batches(model, batches, most), loss, residual_map)
+    if most_batches < 1:
+        raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
+    subject = Subject(model, read_batches(model, batches, most_batches), loss, residual_map)
     if residual_map is None:
         positional, named = arguments_of(subject.batches[0][0])
         try:
