@@ -16,12 +16,10 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import Call, carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
-from normless._internal.exclusive import exclusive
-from normless._internal.state import collection_paused
 from normless.affine._match_statistics import RefitReport
-from normless.edits import Surgery
+from normless.edits import ReplaceNorms, Surgery
 from normless.edits._calibration import Calibration
-from normless.edits._norm_variants import KEEPING_STATISTICS, ReplaceNorms
+from normless.edits._norm_variants import KEEPING_STATISTICS
 from normless.edits._original import Original
 from normless.edits._plan import Plan as Plan
 from normless.edits._remarks import lost_function, remarks, trained_function, unchanged
@@ -32,10 +30,12 @@ from normless.errors import (
     UnresolvedStructureError,
     UnsupportedEditError,
 )
-from normless.recording import never_fuse
+from normless.exclusive import exclusive
+from normless.recording._modules import never_fuse
 from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
 from normless.schemes import Scheme
+from normless.state import collection_paused
 
 MARK = "normless_scheme"
 CONVERSION = "normless"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from normless.doctor import Watch
-    from normless.doctor.trained import Health
+    from normless.doctor.trained._diagnosis import Health
     from normless.probes import Measurements
     from normless.residual import ResidualMap
 

@@ -23,9 +23,9 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
 LIBRARY = [
-    {"_version", "spec", "errors"},
+    {"_version", "spec", "errors", "exclusive"},
     {"_internal", "extras"},
-    {"code_names"},
+    {"code_names", "state"},
     {"lazy"},
     {"registry"},
     {"nn"},

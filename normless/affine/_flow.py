@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from normless.nn import FrozenAffine
 from normless.nn._affine import is_transposed
-from normless.recording import Tape
+from normless.recording._tape import Tape
 from normless.residual._graph import Fixed, Operand, Operation
 from normless.residual._layers import Layers
 from normless.residual._operations import CONVOLUTION, LAYOUT, RESHAPE_AS

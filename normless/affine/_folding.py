@@ -14,21 +14,21 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, on_device_of
 from normless._internal.copying import copied, without_values
-from normless._internal.exclusive import exclusive
 from normless._internal.html import html_table
-from normless._internal.state import in_mode
 from normless._internal.warn import warn
 from normless.affine._flow import Flow, Neighbour, Side, names_of
 from normless.affine._into_layers import fold_into
 from normless.affine._maps import Affine, frozen_copy, has_constants, has_hooks, replace_modules
 from normless.errors import EvaluationOnlyWarning, NormlessError, UnsupportedEditError
+from normless.exclusive import exclusive
 from normless.nn import FrozenAffine
 from normless.nn._channels import channel_axis
-from normless.recording import recorded
+from normless.recording._passes import recorded
 from normless.residual import Layer
 from normless.residual._classify import NORMS
 from normless.residual._graph import Operation
 from normless.residual._inside_norms import agree
+from normless.state import in_mode
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -14,13 +14,14 @@ from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from normless._internal.arguments import carried_inputs, forward_arguments, require_network
 from normless._internal.copying import copied
-from normless._internal.exclusive import exclusive
 from normless.affine._flow import pads_with_zeros
 from normless.affine._folding import fold
 from normless.affine._in_place import ConstantActivation, work_in_place
 from normless.affine._maps import has_constants, replace_modules
 from normless.errors import UnsupportedEditError
-from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.exclusive import exclusive
+from normless.nn import FrozenAffine, ResidualSum, ScalarAffine
+from normless.nn._activation import ShiftedActivation
 from normless.nn._affine import ScalarOutside, ScalarTransposedLinear, TakesParts, of_class
 from normless.residual._classify import NORMS
 

@@ -13,9 +13,9 @@ from normless._internal.arguments import require_network
 from normless._internal.copying import copied
 from normless._internal.warn import warn
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
-from normless.nn import FreezableNorm, FrozenAffine, Tokens
+from normless.nn import FreezableNorm, FrozenAffine
 from normless.nn._channels import scale_and_shift
-from normless.nn._freezable import original_of
+from normless.nn._freezable import Tokens, original_of
 from normless.residual._batch_statistics import as_batch_norm, keeps_statistics, require_finite
 from normless.residual._inside_norms import Inside, agree, inside, is_plain
 from normless.residual._sub_batches import is_sub_batch_norm

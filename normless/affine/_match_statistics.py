@@ -17,7 +17,8 @@ from normless.edits import Edit, Surgery
 from normless.edits._batches import Enough, rows_of, run_batches
 from normless.edits._calibration import distance
 from normless.edits._edit import edit
-from normless.nn import FrozenAffine, Pointwise
+from normless.nn import FrozenAffine
+from normless.nn._activation import Pointwise
 from normless.nn._standardized import ScaledStd, keep_scale_of_weight
 
 # Outputs that differ less are equal up to rounding; of half precision, less than its ε.

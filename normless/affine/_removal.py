@@ -18,15 +18,15 @@ from normless._internal.arguments import (
     require_network,
 )
 from normless._internal.copying import require_whole
-from normless._internal.exclusive import exclusive
 from normless.affine._removal_edit import ORDER, FreezableNorms, Place
 from normless.affine._schedule import Freezing, Schedule
 from normless.edits import Surgery
 from normless.edits._plan import Plan
 from normless.errors import UnsupportedEditError
-from normless.nn import FreezableNorm, Tokens
-from normless.nn._freezable import Mask
-from normless.recording import never_fuse
+from normless.exclusive import exclusive
+from normless.nn import FreezableNorm
+from normless.nn._freezable import Mask, Tokens
+from normless.recording._modules import never_fuse
 from normless.residual import residual_map
 
 # A first token whose spread differs by a smaller factor has the constant of the others.

@@ -10,18 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import running
 from normless.affine._maps import has_hooks
 from normless.edits import Edit, Surgery
 from normless.edits._norm_places import inside_of
 from normless.edits._transformer import makes_queries
 from normless.errors import UnsupportedEditError
-from normless.nn import FreezableNorm, Tokens
+from normless.nn import FreezableNorm
 from normless.nn._channels import has_channels_first
-from normless.nn._freezable import Over
+from normless.nn._freezable import Over, Tokens
 from normless.residual import Layer, ResidualBlock
 from normless.residual._batch_statistics import keeps_statistics
 from normless.residual._description import describe, with_article
+from normless.state import running
 
 Place = Literal["feed_forward", "attention", "qk", "other", "final"]
 

@@ -20,7 +20,7 @@ from normless.spec import format_call, parse_call
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from normless.models import Shape
+    from normless.models._spec import Shape
     from normless.residual import ResidualMap
 
 
@@ -115,7 +115,7 @@ def check_first_layer(network: nn.Module, inputs: Tensor, model: str, data: str)
     import torch
 
     from normless._internal.arguments import unfitting
-    from normless.probes import preserve_state
+    from normless.state import preserve_state
 
     found: list[InputsError | None] = []
 
@@ -148,7 +148,8 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     import torch
 
     from normless._internal.arguments import applied
-    from normless.probes import logits_of, preserve_state
+    from normless.probes.hooks._watcher import logits_of
+    from normless.state import preserve_state
 
     with preserve_state(network, training=True), torch.no_grad():
         logits = logits_of(applied(network, *positional, **named))

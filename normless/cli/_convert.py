@@ -74,7 +74,7 @@ def run(namespace: Namespace) -> int:
         from normless._internal.arguments import arguments_of
         from normless.models import fitted_spec
         from normless.residual import residual_map
-        from normless.saving import save
+        from normless.saving._network import save
 
         scheme = schemes.scheme(namespace.scheme)
         scheme = scheme.within(*namespace.only) if namespace.only else scheme

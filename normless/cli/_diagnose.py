@@ -91,7 +91,8 @@ def run(namespace: Namespace) -> int:
 
 def _of_training(namespace: Namespace, subject: Subject) -> tuple[Diagnosis, Treatment | None]:
     """Diagnose the training of the network, and with `--apply` treat it."""
-    from normless.doctor import diagnose, treat
+    from normless.doctor._diagnose import diagnose
+    from normless.doctor._treatment import treat
 
     optimizer = _optimizer(namespace, subject)
     diagnosis = diagnose(

@@ -46,7 +46,8 @@ def run(namespace: Namespace) -> int:
     """Measure, print, and write files."""
     check_names(vars(namespace))
     with working(namespace, f"measuring {namespace.model}"):
-        from normless.probes import DEFAULT_PROBES, make_watchers, probe
+        from normless.probes import probe
+        from normless.probes._measure import DEFAULT_PROBES, make_watchers
 
         chosen = tuple(namespace.probes or DEFAULT_PROBES)
         stated = make_watchers(chosen)

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
-from normless._internal.exclusive import exclusive
 from normless.doctor import rules
 from normless.doctor._findings import STAGES, Budget, Check, Evidence, Finding, finding, rules_of
 from normless.doctor._report import Diagnosis
@@ -33,7 +32,10 @@ from normless.doctor.facts._tracer import tensors
 from normless.doctor.rules import _construction as construction, _data as data
 from normless.doctor.watch import _own_step as own_step
 from normless.errors import InputsError, NormlessError
-from normless.probes import Loss, own_loss, split_batch
+from normless.exclusive import exclusive
+from normless.probes import Loss
+from normless.probes._measure import split_batch
+from normless.probes.hooks._losses import own_loss
 from normless.residual import ResidualMap, residual_map as find_residual_map
 
 # Modules beside the rules whose checks are registered as they are imported.

@@ -12,7 +12,7 @@ from torch import nn
 
 from normless.edits._edit import Edit, edit
 from normless.edits._surgery import Surgery
-from normless.lifting import LiftError
+from normless.errors import LiftError
 from normless.nn._affine import of_class
 from normless.nn._attention import AttentionFunction, AttentionModule, ChangedLogits, LogitProduct, Norm
 from normless.residual import _operations as ops

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from normless._internal.arguments import Call, applied, on_device_of
-from normless._internal.state import running
 from normless.edits._surgery import Surgery
 from normless.errors import NormlessError
-from normless.recording import tensors_in
+from normless.recording._passes import tensors_in
+from normless.state import running
 
 # The most values that are kept of a layer's outputs.
 _MOST_VALUES = 2**20

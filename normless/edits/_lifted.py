@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.copying import copied
-from normless.lifting import Arguments, LiftError, Rewriter, TakeArguments
+from normless.errors import LiftError
+from normless.lifting._rewritten import Arguments, Rewriter, TakeArguments
 from normless.nn import ResidualSum
 from normless.nn._function import Function
-from normless.recording import Call, Place
+from normless.recording._calls import Call
+from normless.recording._places import Place
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual._blocks import Addition, Term
 from normless.residual._graph import Dataflow

@@ -14,7 +14,8 @@ from normless.edits._norm_kinds import KINDS, Kind, is_of_kind, norm_of_kind, re
 from normless.edits._norm_places import idle_siblings, module_of, replace_norm, whole_norms
 from normless.edits._surgery import Surgery
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, _batch_norms as batch_norms
+from normless.nn import FrozenBatchNorm, _batch_norms as batch_norms
+from normless.nn._domains import DomainBatchNorm, SplitBatchNorm
 from normless.residual import Layer
 from normless.residual._batch_statistics import BATCH_NORMS, as_batch_norm, keeps_statistics, takes_batch_statistics
 from normless.residual._description import describe, with_article

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
-from normless._internal.state import running
 from normless.edits._surgery import Surgery
-from normless.recording import Observer, Run, tensors_in
+from normless.recording._modules import Observer, Run
+from normless.recording._passes import tensors_in
+from normless.state import running
 
 NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 

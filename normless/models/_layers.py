@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import collection_paused
 from normless.nn import ResidualSum
 from normless.registry import Registry
+from normless.state import collection_paused
 
 MODELS = Registry[Callable[..., nn.Module]]("model", sources=("normless", "torchvision", "timm", "transformers"))
 """Reference networks by name; `MODELS.register("mine")` decorates a class or a function that returns a network."""

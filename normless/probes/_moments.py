@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.nn._channels import channel_axis, in_pieces
+from normless.nn._channels import by_channel as by_channel, channel_axis, in_pieces
 from normless.probes.hooks._watcher import PROBES, Setting, Watcher
 from normless.residual import Layer, ResidualMap
 from normless.residual._blocks import Kind

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from normless.recording import Call, Place
+from normless.recording._calls import Call
+from normless.recording._places import Place
 
 Kind = Literal["weight", "norm", "direction", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]

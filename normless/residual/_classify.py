@@ -11,7 +11,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.nn import FreezableNorm, FrozenBatchNorm, Pointwise, ShiftedActivation
+from normless.nn import FreezableNorm, FrozenBatchNorm
+from normless.nn._activation import Pointwise, ShiftedActivation
 from normless.residual._blocks import Kind
 from normless.residual._formulas import normalizes
 from normless.residual._graph import Operation

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose, isnan, nan, prod
 
-from normless.recording import Call
+from normless.recording._calls import Call
 from normless.residual._blocks import Term
 from normless.residual._graph import Dataflow, Fixed, Operand, Operation
 from normless.residual._operations import LAYOUT, LENGTHS, NORM, NORM_PARTS, REDUCTION, ROOT

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import in_mode, running
 from normless.errors import LiftError
 from normless.nn._channels import per_channel
 from normless.nn._function import Function
-from normless.recording import Call, recorded
+from normless.recording._calls import Call
+from normless.recording._passes import recorded
 from normless.residual._classify import kind_of
 from normless.residual._graph import Dataflow, Fixed
 from normless.residual._operations import ACTIVATION, LAYOUT, NORM
 from normless.residual._reader import read_dataflow
+from normless.state import in_mode, running
 
 _DROPOUT: Mapping[str, type[nn.Module]] = {
     "dropout": nn.Dropout,

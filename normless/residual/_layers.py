@@ -9,7 +9,7 @@ from math import prod
 
 from torch import nn
 
-from normless.nn import ShiftedActivation
+from normless.nn._activation import ShiftedActivation
 from normless.residual._blocks import Kind, Layer
 from normless.residual._classify import computed_kind, kind_of
 from normless.residual._description import described, layer_of

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from normless._internal.state import running
 from normless.nn._memory_order import Order, order_of
 from normless.residual._inside_norms import is_plain, trials
+from normless.state import running
 
 
 def output_order(norm: nn.Module, shape: tuple[int, ...] | None) -> Order | None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless._internal.state import running
-from normless.recording import Run, followed
+from normless.recording._modules import Run, followed
+from normless.state import running
 
 # Divisible by the usual numbers of parts.
 _BATCHES = (12, 16, 32, 10, 14)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from normless.errors import DataFormatError, DataNotFoundError, NormlessError
-from normless.probes import preserve_random_state
+from normless.state import preserve_random_state
 from normless_lab.data._augmentation import AUGMENTATIONS, Augmentation, Draws
 from normless_lab.data._downloads import BY_ROOT, fetch_files, find_or_fetch
 from normless_lab.data._image_data import ImageData

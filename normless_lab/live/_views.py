@@ -16,10 +16,11 @@ import pandas as pd
 from normless_lab.live._view import Chart, Files, Line, View, line
 from normless_lab.plots import Column, Table
 from normless_lab.process import read_yaml
-from normless_lab.sweeps import OUTCOMES, Laboratory, RunRow, Sweep, is_locked, is_minimized
+from normless_lab.sweeps import OUTCOMES, Laboratory, RunRow, Sweep, is_minimized
 from normless_lab.sweeps._result_tables import needed_runs
-from normless_lab.sweeps._runs import LOCK, newest_curves
-from normless_lab.train import RunDirectory, RunResult, TrainConfig
+from normless_lab.sweeps._runs import LOCK, is_locked, newest_curves
+from normless_lab.train import RunResult, TrainConfig
+from normless_lab.train._directory import RunDirectory
 
 TEST = "scheme-none"
 # Of an epoch's row, by chart: its unit, the columns, their names there, and colours.

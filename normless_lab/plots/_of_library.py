@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from normless.doctor import Watch
-from normless.doctor.trained import Health
-from normless.doctor.trained._limits import QUANTITIES
+from normless.doctor import QUANTITIES, Health, Watch
 from normless.probes import PROBES, Measurements
 from normless.residual import ResidualMap
 from normless_lab.plots._frame import new_panels, title_axes

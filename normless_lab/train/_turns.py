@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from normless._internal.exclusive import borrowing, exclusive
+from normless.exclusive import borrowing, exclusive
 
 if TYPE_CHECKING:
     # Reading the file of a sweep must not import torch.
@@ -63,7 +63,7 @@ class GlobalState:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         import torch
 
-        from normless._internal.state import has_generators
+        from normless.state import has_generators
 
         self.device = device
         self._dtype = dtype

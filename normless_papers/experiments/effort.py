@@ -17,7 +17,7 @@ from normless_lab.sweeps import RateGrid, Sweep
 from normless_papers.budgets import About, Budget, Data, DataSet, Model, Network, Seeds
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.networks.seeded_inputs import axes_as_printed
-from normless_papers.text import LabelledText, ParallelText
+from normless_papers.text.text_sets import LabelledText, ParallelText
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from normless_papers.claims import Check, Estimate, Test, Tests, decided, equals
 from normless_papers.claims.agreement import ROUNDING, Agreement, deviation
 from normless_papers.evidence import with_quantities
 from normless_papers.networks.seeded_inputs import convert, seeded
-from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
+from normless_papers.probes.updates import scalar_branch_table, update_slopes, update_terms, update_trace_table
 
 RATES = (1e-4, 5e-5, 2.5e-5)
 # The rate of the steps that measure a term, and the tolerance of their first-order approximation.

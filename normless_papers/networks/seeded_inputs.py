@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import normless
 from normless.models import build_model
-from normless.probes import preserve_random_state
+from normless.state import preserve_random_state
 from normless_lab.data import Augmentation, load_data
 from normless_papers.kept_scale import without_kept_scale
 

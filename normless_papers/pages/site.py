@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from normless._version import __version__
+from normless import __version__
 from normless_lab.plots import VERDICT_INKS, css_variables, inline_image, template
 from normless_papers.pages.headline import Decided, decided_in
 from normless_papers.pages.silent import TITLE as SILENT, silences

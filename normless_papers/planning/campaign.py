@@ -27,7 +27,7 @@ from normless_lab.sweeps import (
     LocalExecutor,
     finished_epochs,
 )
-from normless_lab.train._pauses import TimeLimitError
+from normless_lab.train import TimeLimitError
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.budgets import Budget
 from normless_papers.planning.plan import missing_runs

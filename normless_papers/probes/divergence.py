@@ -27,17 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.probes import (
-    LOSS_LIMIT,
-    Batch,
-    ChannelMoments,
-    Loss,
-    descend,
-    has_diverged,
-    observe,
-    preserve_random_state,
-)
+from normless.probes import LOSS_LIMIT, Batch, ChannelMoments, Loss, descend, has_diverged, observe
 from normless.residual import ResidualMap
+from normless.state import preserve_random_state
 from normless_papers.probes.network_function import (
     as_function,
     gradients_by,

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from normless.probes import Setting, Watcher, map_tensors
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless_papers.probes import last_stem_layer
-from normless_papers.probes.network_function import as_function, map_of
+from normless_papers.probes.network_function import as_function, last_stem_layer, map_of
 
 Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
 

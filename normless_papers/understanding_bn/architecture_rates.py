@@ -36,7 +36,7 @@ from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.pages.tables import spoken
-from normless_papers.probes import find_divergence, largest_stable_rate
+from normless_papers.probes.divergence import find_divergence, largest_stable_rate
 from normless_papers.published import published_as
 from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.rate_search import SCHEMES, RateSearch

@@ -15,7 +15,9 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import DataSet, Seeds
 from normless_papers.claims import Tests, decided, in_all, lies_within
 from normless_papers.plots import GRADIENT_BY_CLASS
-from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table, for_each_class
+from normless_papers.probes import ChannelContributions
+from normless_papers.probes.channels import channel_gradient_spread, dominance_table
+from normless_papers.probes.class_gradients import for_each_class
 from normless_papers.understanding_bn.initializations import (
     INKS,
     READING_LAYERS,

@@ -20,7 +20,7 @@ from normless_papers.claims import Tests, decided
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
-from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
+from normless_papers.probes.sgd_noise import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
 from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.rate_search import SUBSETS, in_symbols
 

@@ -17,7 +17,8 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import DataSet, Network, Seeds
 from normless_papers.claims import Tests, decided
 from normless_papers.plots import SUMS_OF_PARAMETERS
-from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
+from normless_papers.probes import ParameterGradients
+from normless_papers.probes.summand_tables import gradient_alignment_table, summand_statistics
 from normless_papers.understanding_bn.initializations import (
     Draw,
     Initializations,

@@ -10,7 +10,7 @@ from normless_lab.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import DataSet, Seeds
 from normless_papers.claims import Estimate, over_draws
-from normless_papers.probes import peak_counts
+from normless_papers.probes.histograms import peak_counts
 from normless_papers.understanding_bn.initializations import (
     HISTOGRAM_CHANNELS,
     HISTOGRAM_LAYERS,

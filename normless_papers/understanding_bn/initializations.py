@@ -24,6 +24,7 @@ from normless_papers.claims import Check, Estimate, quantity_table, replicates
 from normless_papers.claims.declared import Row, by_draw
 from normless_papers.evidence import QUANTITY
 from normless_papers.networks.seeded_inputs import convert, seeded
+from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
 """The schemes without batch norm and with it, both with Xavier's weights."""
@@ -303,5 +304,5 @@ def class_pass_of(draw: Draw) -> Pass:
     class and element with `class`, `element` and `gradient`.
     """
     batch = (draw.model, draw.inputs, draw.targets)
-    sizes = probes.classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
-    return {"sizes": sizes, "elements": probes.classwise_elements(*batch, WEIGHT_52)}
+    sizes = classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
+    return {"sizes": sizes, "elements": classwise_elements(*batch, WEIGHT_52)}

@@ -26,7 +26,7 @@ from normless_papers.claims import (
     over_draws,
     quantity_table,
 )
-from normless_papers.probes import (
+from normless_papers.probes.divergence import (
     find_divergence,
     loss_along,
     moments_along,

@@ -26,7 +26,7 @@ from normless_papers.experiments.effort import Effort, Training
 from normless_papers.experiments.runs import Runs, chosen
 from normless_papers.networks.reference_forward import RegularizedFacts, blocks_at_start, regularized_facts
 from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
-from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
+from normless_papers.probes.training_signals import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.published import published_as
 
 ID = "zeroinit/zeroinit"

@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from normless.probes import preserve_random_state
 from normless.residual import residual_map
+from normless.state import preserve_random_state
 from normless_lab.bench import seconds_in_turns, timer_of, training_step
 from normless_lab.plots import inks_of, lines
 from normless_lab.sweeps import optima

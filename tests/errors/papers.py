@@ -22,13 +22,13 @@ from normless_papers.claims import close, over_draws, within
 from normless_papers.claims.agreement import deviation
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.gamma.pretrained import WeightsError, networks_in, pretrained
-from normless_papers.probes import jacobian_spectrum
 from normless_papers.probes.histograms import peak_counts
+from normless_papers.probes.jacobian import jacobian_spectrum
 from normless_papers.probes.summand_tables import SummandDistribution
 from normless_papers.probes.updates import update_terms
 from normless_papers.published import UnknownArtefactError, published_as
-from normless_papers.text import BytePairs, TextConfig, TranslationConfig
-from normless_papers.text.tokens import bucket_epoch
+from normless_papers.text.config import TextConfig, TranslationConfig
+from normless_papers.text.tokens import BytePairs, bucket_epoch
 from normless_papers.text.translating import beam_search
 from normless_papers.understanding_bn.initializations import conv_path
 

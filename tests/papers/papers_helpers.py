@@ -16,7 +16,8 @@ from torch import nn
 
 from normless.models import build_model
 from normless_lab.data import Augmentation, load_data
-from normless_lab.plots import lines, svg_text
+from normless_lab.plots import lines
+from normless_lab.plots._page import svg_text
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.claims import Check, Verdict

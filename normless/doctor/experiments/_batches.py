@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import quiet
 from normless.doctor._findings import Evidence, NotAsked, Steps, check, finding
 from normless.doctor.experiments._engine import CLEARLY, Experiment, Run
 from normless.doctor.experiments._rates import NEAR
@@ -19,7 +18,9 @@ from normless.doctor.facts._batches import Batches
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._guessing import lowest_of_constants
 from normless.doctor.facts._tracer import tensors
-from normless.probes import compute_output, loss_of, preserve_state
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state, quiet
 
 # The number of batches that are read, of those that are held back, and of the steps on the others.
 MOST, HELD, STEPS = 64, 8, 100

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from normless.doctor.facts._flow import KINDS, MOVES, Call
 from normless.doctor.facts._tracer import Seen, Tracer
-from normless.probes import compute_output, preserve_state
-from normless.recording import Observer
+from normless.probes.hooks._observe import compute_output
+from normless.recording._modules import Observer
+from normless.state import preserve_state
 
 # The arguments of attentions that mask positions, by position and by name.
 _MASKS: dict[str, tuple[int, dict[str, Any]]] = {

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, AdamW, Optimizer
 
 from normless._internal.copying import copied
-from normless._internal.state import quiet
 from normless.doctor._findings import OverBudget
 from normless.doctor.facts._batches import Batches
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._replay import rounded_away
 from normless.doctor.facts._tape import norm_of
-from normless.probes import descend, preserve_state
+from normless.probes import descend
+from normless.state import preserve_state, quiet
 
 # A trial fits the batch if at most these shares remain: of the first loss, and of that of the best constant outputs.
 LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5

@@ -28,7 +28,8 @@ from normless.doctor.experiments._engine import CLEARLY, MANY, UNCHANGED, Experi
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._flow import Call
 from normless.doctor.facts._tracer import tensors
-from normless.probes import Loss, preserve_random_state
+from normless.probes import Loss
+from normless.state import preserve_random_state
 
 # An experiment succeeds if the loss falls this many times as far below that of guessing as without it.
 FURTHER = 3.0

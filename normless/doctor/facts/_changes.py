@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless._internal.state import unfused
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._flow import Call
 from normless.doctor.facts._relations import IGNORED
 from normless.doctor.facts._tracer import REFUSED, Seen, Tracer, tensors, with_leaf
-from normless.probes import compute_output, logits_of, loss_of, preserve_state
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.probes.hooks._watcher import logits_of
+from normless.state import preserve_state, unfused
 
 # Sums count as equal if they differ by less than this share of the sum of absolute values.
 ROUNDING = 1e-6

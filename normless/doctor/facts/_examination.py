@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import quiet, unfused
 from normless.doctor._findings import Budget, Finding
 from normless.doctor.facts._batches import Batches
 from normless.doctor.facts._flow import Call, Flow
@@ -24,8 +23,11 @@ from normless.doctor.facts._passed import Passed, pass_through, require_logits
 from normless.doctor.facts._tape import Event, active_rate
 from normless.doctor.facts._tracer import Seen, Tracer, tensors
 from normless.errors import InputsError
-from normless.probes import Loss, compute_output, loss_of, preserve_state
+from normless.probes import Loss
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
 from normless.residual import ResidualBlock, ResidualMap
+from normless.state import preserve_state, quiet, unfused
 
 
 @dataclass

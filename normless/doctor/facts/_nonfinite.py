@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from normless.doctor.facts._flow import Call, is_in_place
 from normless.doctor.facts._tracer import BackwardTracer, Gradients, Seen, tensors
-from normless.probes import Loss, preserve_state
+from normless.probes import Loss
+from normless.state import preserve_state
 
 
 class Value(NamedTuple):

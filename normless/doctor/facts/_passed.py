@@ -13,23 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import quiet
 from normless.doctor.facts._batches import size_of
 from normless.doctor.facts._flow import Call, Flow, is_in_place
 from normless.doctor.facts._tape import Event, LossCall, Tape, norm_of
 from normless.doctor.facts._tracer import tensors
 from normless.errors import InputsError
-from normless.probes import (
-    Loss,
-    Setting,
-    attach_hooks,
-    compute_output,
-    logits_of,
-    loss_of,
-    make_watchers,
-    preserve_state,
-)
+from normless.probes import Loss, Setting
+from normless.probes._measure import make_watchers
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.probes.hooks._watcher import attach_hooks, logits_of
 from normless.residual import ResidualMap, Unresolved
+from normless.state import preserve_state, quiet
 
 # Rows of a gradient count as equal if they differ by less than this share of its largest element.
 EQUAL = 1e-3

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from normless._internal.exclusive import exclusive
 from normless._internal.reach import reachable
 from normless.doctor.facts._flow import LOSS, Call, Flow
-from normless.probes import Loss, compute_output, loss_of
-from normless.recording import Observer, Run
+from normless.exclusive import exclusive
+from normless.probes import Loss
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.recording._modules import Observer, Run
 
 # What a network or a loss raises for arguments that it does not take.
 REFUSED = (RuntimeError, ValueError, TypeError, IndexError)

@@ -14,7 +14,9 @@ from torch.func import functional_call
 from normless.doctor._findings import Evidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._tracer import REFUSED, Seen, Tracer
-from normless.probes import compute_output, loss_of, own_loss, preserve_state
+from normless.probes.hooks._losses import loss_of, own_loss
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state
 
 # Distances along the gradient, in units of the size of what is moved. A loss without a bound grows at least in
 # proportion to the last two of them; this share of the growth is required.

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from normless._internal.state import preserve_random_state
 from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.doctor.facts._changes import change_of, find_padding, spread_at
 from normless.doctor.facts._examination import Examination
@@ -17,6 +16,7 @@ from normless.doctor.facts._flow import MOVES, PRODUCTS, Call
 from normless.doctor.facts._relations import find_shifted
 from normless.doctor.facts._tracer import REFUSED, with_rows
 from normless.residual._classify import kind_of
+from normless.state import preserve_random_state
 
 # Outputs of an example depend on other examples if they change by more than this share of the largest output.
 CHANGED = 1e-4

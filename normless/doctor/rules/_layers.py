@@ -15,7 +15,8 @@ from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._tape import Event
 from normless.doctor.facts._tracer import reals
 from normless.errors import InputsError
-from normless.probes import preserve_random_state, without_zeros
+from normless.probes.dependence._mixing import without_zeros
+from normless.state import preserve_random_state
 
 # Without residual blocks, a single learning rate does not suit layers that differ by this factor.
 FACTOR = 1e4

@@ -17,7 +17,11 @@ from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._relations import IGNORED, Column, Shifted, find_columns, find_shifted
 from normless.doctor.facts._tracer import REFUSED, with_leaf
 from normless.errors import InputsError
-from normless.probes import compute_logits, compute_output, loss_of, preserve_state, without_zeros
+from normless.probes import compute_logits
+from normless.probes.dependence._mixing import without_zeros
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state
 
 # Outputs have changed if they differ by more than this share of the largest output.
 CHANGED = 1e-5

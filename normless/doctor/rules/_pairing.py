@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import preserve_random_state, quiet
 from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._flow import MOVES, PRODUCTS, Call
 from normless.doctor.facts._tracer import REFUSED, tensors, with_leaf, with_rows
-from normless.probes import loss_of
+from normless.probes.hooks._losses import loss_of
+from normless.state import preserve_random_state, quiet
 
 # Losses and gradients are the same up to this share of the largest ones, by the type in which a loss takes outputs.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-5}

@@ -15,7 +15,9 @@ from normless.doctor.facts._changes import before_end
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._relations import IGNORED
 from normless.doctor.facts._tracer import reals
-from normless.probes import compute_output, loss_of, preserve_state
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state
 
 # Class indices are judged as quantities from this number of classes, and if this share of them can be told apart.
 CLASSES, APART = 5, 0.7

@@ -19,7 +19,7 @@ from normless.doctor.facts._held import trained_parameters
 from normless.doctor.facts._tape import norm_of
 from normless.doctor.facts._tracer import Seen, Tracer
 from normless.doctor.rules._trials import trial_with
-from normless.probes import loss_of
+from normless.probes.hooks._losses import loss_of
 
 # A term may outweigh another if its gradient is this many times larger.
 FACTOR = 100.0

@@ -18,7 +18,7 @@ from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._flow import Call
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.rules._trials import HALF, is_slow, trial_with
-from normless.probes import own_loss
+from normless.probes.hooks._losses import own_loss
 
 # Outputs are the same if they differ by less than this share of the largest output.
 SAME = 1e-6

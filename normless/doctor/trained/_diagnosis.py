@@ -13,8 +13,6 @@ from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import require_whole
-from normless._internal.exclusive import exclusive
-from normless._internal.state import in_mode
 from normless.doctor._findings import LEADING, Check, Finding, causes_of, in_order
 from normless.doctor._report import Diagnosis
 from normless.doctor.facts._batches import read_batches
@@ -22,9 +20,11 @@ from normless.doctor.trained import _checks as checks, _removal as removal
 from normless.doctor.trained._limits import QUANTITIES
 from normless.doctor.trained._subject import Subject
 from normless.errors import InputsError, NormlessError
+from normless.exclusive import exclusive
 from normless.probes import Loss
 from normless.residual import ResidualMap, residual_map as find_residual_map
 from normless.spec import jsonable
+from normless.state import in_mode
 
 # More rows than this are shortened in texts.
 _MOST_ROWS = 60

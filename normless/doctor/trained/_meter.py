@@ -20,7 +20,7 @@ from normless.doctor.facts._tracer import Seen, Tracer
 from normless.doctor.trained._limits import CERTAIN
 from normless.doctor.trained._streams import Divisors
 from normless.nn._channels import has_channels_first
-from normless.recording import Run
+from normless.recording._modules import Run
 from normless.residual._classify import NORMS
 
 # A unit whose values differ by less than this share of the layer's RMS is constant.

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import running
 from normless.doctor._findings import NotAsked, Steps, check, finding
 from normless.doctor.trained._limits import IDLE, REMOVABLE
 from normless.doctor.trained._meter import channel_of
@@ -20,6 +19,7 @@ from normless.nn import ResidualSum
 from normless.probes.hooks._additions import intercepted
 from normless.residual import ResidualBlock
 from normless.residual._classify import kind_of
+from normless.state import running
 
 
 @dataclass

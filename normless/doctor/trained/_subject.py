@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless._internal.arguments import arguments_of
-from normless._internal.state import running
 from normless.affine._removal_edit import FreezableNorms
 from normless.doctor.facts._batches import Batches, mixed, size_of
 from normless.doctor.facts._tracer import tensors
@@ -22,11 +21,15 @@ from normless.doctor.trained._meter import Meter
 from normless.doctor.trained._streams import Divisors, Sums
 from normless.edits import Surgery
 from normless.errors import InputsError, NormlessError
-from normless.nn import Tokens
-from normless.probes import Loss, Setting, attach_hooks, compute_output, logits_of, loss_of, own_loss
+from normless.nn._freezable import Tokens
+from normless.probes import Loss, Setting
+from normless.probes.hooks._losses import loss_of, own_loss
+from normless.probes.hooks._observe import compute_output
+from normless.probes.hooks._watcher import attach_hooks, logits_of
 from normless.residual import ResidualMap
 from normless.residual._batch_statistics import keeps_statistics
 from normless.residual._classify import kind_of
+from normless.state import running
 
 # Outputs of transformers that are results of inner layers.
 _INNER = {"past_key_values", "hidden_states", "attentions", "encoder_last_hidden_state"}

@@ -20,7 +20,7 @@ from normless.doctor.facts._replay import Replay
 from normless.doctor.facts._shards import reshard
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.rules._data import count_not_finite
-from normless.probes import preserve_state
+from normless.state import preserve_state
 
 # The largest number of operations of a loss to name.
 NAMED = 6

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied, forward_arguments, require_network
 from normless._internal.copying import copied
-from normless._internal.exclusive import exclusive
 from normless._internal.html import html_table
-from normless._internal.state import preserve_random_state, unfused
 from normless.errors import MissingValuesError
+from normless.exclusive import exclusive
 from normless.probes.dependence import _influence as influence
 from normless.probes.dependence._influence import Hook, Pass, Reference, Tracker, map_tensors, tensors_of
 from normless.residual._classify import kind_of
+from normless.state import preserve_random_state, unfused
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and keyword arguments of a network's forward."""

@@ -12,8 +12,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normless.recording import ADDITIONS, Call, Observer, Run, running_place
-from normless.residual import Addition, ResidualBlock, ResidualMap
+from normless.recording._calls import ADDITIONS, Call
+from normless.recording._modules import Observer, Run
+from normless.recording._places import running_place
+from normless.residual import ResidualBlock, ResidualMap
+from normless.residual._blocks import Addition
 
 OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], Tensor | None]
 """Receives a block, its skip path, the ends of its branches and their sum; a tensor returned replaces the sum."""

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import applied, arguments_of
-from normless._internal.state import preserve_state
 from normless.probes._divergence import LOSS_LIMIT, has_diverged
 from normless.probes.hooks._losses import Loss as Loss, loss_of
 from normless.probes.hooks._watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.residual import ResidualMap, residual_map as find_residual_map
+from normless.state import preserve_state
 
 Batch = tuple[Any, Any]
 """Inputs, as a network's forward takes them, and targets of the loss."""

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from normless.nn import ResidualSum
 from normless.nn._channels import per_channel
 from normless.probes.hooks._additions import intercepted
-from normless.recording import Run, followed
+from normless.recording._modules import Run, followed
 from normless.registry import Registry
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from normless.probes import RideAlong, every
-from normless_lab.live import View, run_view
-from normless_lab.live._view import Line
+from normless_lab.live._view import Line, View
+from normless_lab.live._views import run_view
 from normless_lab.process import MOST_CELLS
 from normless_lab.train import TrainConfig, train
 
