@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["AlreadyConvertedError", "ChangedCodeWarning", "DataFormatError", "DataNotFoundError", "EvaluationOnlyWarning", "FixedArgumentError", "InputsError", "LiftError", "MissingExtraError", "MissingValuesError", "NormlessError", "RecipeError", "UnresolvedStructureError", "UnstableConversionWarning", "UnsupportedEditError", "UntrustedCodeError"]
+__all__ = [
+    "AlreadyConvertedError",
+    "ChangedCodeWarning",
+    "DataFormatError",
+    "DataNotFoundError",
+    "EvaluationOnlyWarning",
+    "FixedArgumentError",
+    "InputsError",
+    "LiftError",
+    "MissingExtraError",
+    "MissingValuesError",
+    "NormlessError",
+    "RecipeError",
+    "UnresolvedStructureError",
+    "UnstableConversionWarning",
+    "UnsupportedEditError",
+    "UntrustedCodeError",
+]
 
 
 class NormlessError(Exception):

@@ -124,6 +124,16 @@ def test_nothing_imports_upward() -> None:
     assert upward == []
 
 
+def test_no_house_imports_a_private_file_of_another() -> None:
+    crossing = [
+        f"{name} imports {target}"
+        for name, targets in IMPORTS.items()
+        for target in targets
+        if name.partition(".")[0] != target.partition(".")[0] and "._" in target
+    ]
+    assert crossing == []
+
+
 def test_no_circle_of_imports() -> None:
     graph = networkx.DiGraph((name, target) for name, targets in IMPORTS.items() for target in targets)
     assert len(graph) > 100
