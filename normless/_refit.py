@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
-
-from torch import nn
+from typing import Any
 
 from normless._internal.arguments import calls_of, forward_arguments, require_network
+from normless._internal.copying import Model
 from normless.affine._match_statistics import RefitReport as RefitReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.residual import ResidualMap
 from normless.schemes import Scheme, scheme as make_scheme, trained
 from normless.spec import format_call, parse_call, split_terms
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def refit(

@@ -9,13 +9,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 from torch import nn
 
 from normless import schemes
-from normless._internal.arguments import Call, carry_inputs, forward_arguments, require_network
-from normless._internal.copying import copied, without_values
+from normless._internal.arguments import CallArguments, carry_inputs, forward_arguments, require_network
+from normless._internal.copying import Model, copied, without_values
 from normless.affine._match_statistics import RefitReport
 from normless.edits import ReplaceNorms, Surgery
 from normless.edits._calibration import Calibration
@@ -43,7 +43,6 @@ CONVERSION = "normless"
 _LOGGER = logging.getLogger("normless")
 _TELLS = ContextVar("_TELLS", default=True)
 
-Model = TypeVar("Model", bound=nn.Module)
 Part = str | nn.Module
 
 
@@ -123,10 +122,10 @@ def convert(
 def convert_on(
     model: Model,
     scheme: str | Scheme,
-    batches: Sequence[Call],
+    batches: Sequence[CallArguments],
     only: Part | Sequence[Part] = (),
     residual_map: ResidualMap | None = None,
-    checked: Call | None = None,
+    checked: CallArguments | None = None,
     *,
     allow_partial: bool = False,
     in_place: bool = False,

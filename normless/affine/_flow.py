@@ -53,7 +53,7 @@ def names_of(layer: nn.Module) -> tuple[str, str]:
     return ("in_proj_weight", "in_proj_bias") if is_attention else ("weight", "bias")
 
 
-class Flow:
+class NormFlow:
     """What reads and what writes each norm of a network in one pass, by first qualified names."""
 
     def __init__(self, model: nn.Module, tape: Tape) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Subject:
+class NetworkAndBatch:
     """A network before and after its conversion by `scheme` (the same network without a scheme), and a batch.
 
     The batch is inputs and a class for every row of logits; `data` describes their origin.
@@ -65,7 +65,7 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the batch")
 
 
-def subject_of(namespace: Namespace) -> Subject:
+def subject_of(namespace: Namespace) -> NetworkAndBatch:
     """Build the network, convert it by `--scheme`, and make the batch."""
     shape = image_shape(namespace)
     if namespace.batch_size < 1:
@@ -104,7 +104,7 @@ def subject_of(namespace: Namespace) -> Subject:
     if targets is None:
         targets = _random_classes(network, positional, named, namespace.seed)
     blocks = residual_map(network, *positional, **named)
-    return Subject(original, network, scheme_of(network), (inputs, targets), data, blocks)
+    return NetworkAndBatch(original, network, scheme_of(network), (inputs, targets), data, blocks)
 
 
 def check_first_layer(network: nn.Module, inputs: Tensor, model: str, data: str) -> None:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless.doctor import rules
-from normless.doctor._findings import STAGES, Budget, Check, Evidence, Finding, finding, rules_of
+from normless.doctor._findings import STAGES, Check, ExperimentBudget, Finding, FindingEvidence, finding, rules_of
 from normless.doctor._report import Diagnosis
 from normless.doctor.experiments import (
     _batches as batches,
@@ -117,7 +117,7 @@ def diagnose(
         loss,
         optimizer,
         residual_map,
-        budget=Budget(allowed),
+        budget=ExperimentBudget(allowed),
         steps=trial_steps,
         investigate=investigate,
         batches=several or [(inputs, labels)],
@@ -186,7 +186,7 @@ def _checks(exam: Examination) -> Iterator[Check]:
         # After the pass, only the loss raises errors.
         said = str(error.__cause__ or error)
         if "more than 1 value per channel" in said and isinstance(error, PassError):
-            evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
+            evidence: FindingEvidence = {"norms": 1, "message": said.splitlines()[0]}
             refused = finding("refused_single_element", (error.place,), evidence)
             yield Check("norms", "one of them reads a single value", (refused,), blocks=True)
             return

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied
 from normless.edits._surgery import Surgery
-from normless.recording._modules import Observer, Run
+from normless.recording._modules import ModuleRun, Observer
 from normless.recording._passes import tensors_in
 from normless.state import running
 
@@ -57,7 +57,7 @@ class _Followed(Observer):
         super().__init__()
         self.seen = seen
 
-    def on_enter(self, run: Run) -> None:
+    def on_enter(self, run: ModuleRun) -> None:
         self.seen.runs[run.path] += 1
 
     def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

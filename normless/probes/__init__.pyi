@@ -20,5 +20,10 @@ from ._moments import (
 from ._signal import PredictedRows as PredictedRows, named_moments as named_moments
 from .dependence._influence import map_tensors as map_tensors
 from .hooks._losses import Loss as Loss
-from .hooks._observe import Batch as Batch, compute_logits as compute_logits, descend as descend, observe as observe
+from .hooks._observe import (
+    LabelledBatch as LabelledBatch,
+    compute_logits as compute_logits,
+    descend as descend,
+    observe as observe,
+)
 from .hooks._watcher import Setting as Setting, Watcher as Watcher

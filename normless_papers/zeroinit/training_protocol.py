@@ -21,7 +21,7 @@ from normless_lab.sweeps import optima
 from normless_lab.train import ImageTask, TrainConfig, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Data, Network, Seeds
-from normless_papers.claims import Check, Estimate, Tests, at_scale, decided, larger, over_draws, within
+from normless_papers.claims import Claim, Estimate, Tests, at_scale, decided, larger, over_draws, within
 from normless_papers.experiments.de_smith import (
     BATCH_SIZE,
     GHOST_BATCH_SIZE,
@@ -184,7 +184,7 @@ TRAINING_IMAGES = 50_000
 FASTEST, SLOWEST = 0.55, 1 / 1.35
 
 
-def _wallclock_checks(facts: tuple[Estimate, str]) -> list[Check]:
+def _wallclock_checks(facts: tuple[Estimate, str]) -> list[Claim]:
     """Check the ratio of a step's time without batch norm to that with it, given how the set-up differs."""
     ratio, reduction = facts
     claim = (

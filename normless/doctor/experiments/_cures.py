@@ -23,7 +23,7 @@ from normless.doctor.experiments._engine import (
     MUCH,
     Copies,
     Experiment,
-    Run,
+    RunningExperiment,
     Trial,
     best_rate,
     fits,
@@ -179,7 +179,7 @@ def _took(trial: Trial) -> str:
 def _with_settings(exam: Examination, cure: Cure) -> Cure:
     """Return a cure by settings with the result of trial steps, and without the settings if they do not help."""
     experiment = Experiment(alter=lambda _, optimizer: set_groups(optimizer, cure.settings))
-    trial = Run(exam, experiment).to(MANY)
+    trial = RunningExperiment(exam, experiment).to(MANY)
     steps = f"{trial.steps} trial steps with it {_took(trial)}"
     if trial.progress > LITTLE:
         return replace(cure, words=f"{cure.words}; {steps}", is_tried=True)

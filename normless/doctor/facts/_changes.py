@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import Call
+from normless.doctor.facts._flow import TensorCall
 from normless.doctor.facts._relations import IGNORED
 from normless.doctor.facts._tracer import REFUSED, Seen, Tracer, tensors, with_leaf
 from normless.probes.hooks._losses import loss_of
@@ -63,7 +63,7 @@ def change_at(exam: Examination, number: int, places: Tensor | None = None, amon
 
 def spread_at(
     exam: Examination, inputs: Any, changed: Any, length: int, kept: Sequence[int], places: Sequence[int] = ()
-) -> Call | None:
+) -> TensorCall | None:
     """Return the first call through which a change of the inputs reaches kept indices of an axis, on to the logits.
 
     Args:
@@ -87,9 +87,9 @@ def spread_at(
     return next((call for call in first if call in seen), None)
 
 
-def _traced(exam: Examination, inputs: Any, length: int) -> tuple[dict[Call, list[Tensor]], Call | None]:
+def _traced(exam: Examination, inputs: Any, length: int) -> tuple[dict[TensorCall, list[Tensor]], TensorCall | None]:
     """Return the sums of the first result of each call, and the call that made the logits."""
-    sums: dict[Call, list[Tensor]] = {}
+    sums: dict[TensorCall, list[Tensor]] = {}
     tracer = Tracer(lambda seen: sums.update({seen.call: _sums(seen.made[0], length)}))
     logits = logits_of(exam.run(inputs, tracer=tracer))
     return sums, None if logits is None else tracer.flow.of(logits)

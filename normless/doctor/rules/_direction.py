@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from normless.doctor._findings import Evidence, NotAsked, Steps, check, finding
+from normless.doctor._findings import FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._tracer import REFUSED, Seen, Tracer
 from normless.probes.hooks._losses import loss_of, own_loss
@@ -122,9 +122,9 @@ def _is_unbounded(loss_at: Callable[[float], Tensor], sign: int) -> bool:
     )
 
 
-def _against_targets(exam: Examination, is_maximized: bool) -> tuple[str, Evidence] | None:
+def _against_targets(exam: Examination, is_maximized: bool) -> tuple[str, FindingEvidence] | None:
     """Return words and losses if outputs that equal the targets are worse than those that equal other targets."""
-    found: Evidence = {}
+    found: FindingEvidence = {}
     for encoded in _as_outputs(exam.passed.logits, exam.targets):
         with suppress(*REFUSED), torch.no_grad():
             right, wrong = (float(exam.loss_at(outputs)) for outputs in (encoded, encoded.roll(1, 0)))
@@ -154,7 +154,7 @@ def _as_outputs(outputs: Tensor, targets: object) -> list[Tensor]:
     return [classes, 10 * classes]
 
 
-def _against_agreement(exam: Examination, is_maximized: bool) -> tuple[str, Evidence] | None:
+def _against_agreement(exam: Examination, is_maximized: bool) -> tuple[str, FindingEvidence] | None:
     """Return words if every similarity in the loss is to fall, or every distance is to grow."""
     # The results of functions that measure how well trained values agree with others.
     results: list[tuple[str, Tensor]] = []

@@ -18,7 +18,7 @@ from normless.doctor._report import Diagnosis
 from normless.doctor.facts._batches import read_batches
 from normless.doctor.trained import _checks as checks, _removal as removal
 from normless.doctor.trained._limits import QUANTITIES
-from normless.doctor.trained._subject import Subject
+from normless.doctor.trained._subject import TrainedSubject
 from normless.errors import InputsError, NormlessError
 from normless.exclusive import exclusive
 from normless.probes import Loss
@@ -125,7 +125,7 @@ def check_health(
         raise InputsError(f"Expected a trained network, got lazy parameters ({lazy[0]}), which have no values.")
     if most_batches < 1:
         raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
-    subject = Subject(model, read_batches(model, batches, most_batches), loss, residual_map)
+    subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map)
     if residual_map is None:
         positional, named = arguments_of(subject.batches[0][0])
         try:
@@ -158,7 +158,7 @@ def _led(made: list[Check], order: dict[str, int]) -> tuple[Check, ...]:
     return tuple(replace(each, findings=tuple(map(led, each.findings))) for each in made)
 
 
-def _table(subject: Subject) -> pd.DataFrame:
+def _table(subject: TrainedSubject) -> pd.DataFrame:
     """Return the rows in execution order: layers of the map, blocks after their layers, others as they were seen."""
     order: list[str] = []
     if subject.map is not None:
