@@ -127,12 +127,7 @@ def check_health(
         raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
     subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map)
     if residual_map is None:
-        positional, named = arguments_of(subject.batches[0][0])
-        try:
-            with in_mode(model, False):
-                subject.map = find_residual_map(model, *positional, **named)
-        except NormlessError as error:
-            subject.unmapped = str(error)
+        _find_map(subject)
     made: list[Check] = []
     for each in (*_CHECKS, *(_REMOVALS if remove else ())):
         made.append(each(subject))
@@ -144,6 +139,16 @@ def check_health(
     places = {place for each in made for found in each.findings for place in found.where}
     order = {place: subject.at(place) for place in places}
     return Health(_led(made, order), missed, table=_table(subject), passes=subject.passes, order=order)
+
+
+def _find_map(subject: TrainedSubject) -> None:
+    """Set the map of the network, or the reason why it has none."""
+    positional, named = arguments_of(subject.batches[0][0])
+    try:
+        with in_mode(subject.model, False):
+            subject.map = find_residual_map(subject.model, *positional, **named)
+    except NormlessError as error:
+        subject.unmapped = str(error)
 
 
 def _led(made: list[Check], order: dict[str, int]) -> tuple[Check, ...]:
