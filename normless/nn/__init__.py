@@ -10,7 +10,7 @@ from normless.nn._domains import using_domain
 from normless.nn._freezable import FreezableNorm
 from normless.nn._frozen import FrozenAffine, FrozenBatchNorm
 from normless.nn._initialization import initialize as initialize
-from normless.nn._on_cuda import every_kernel as every_kernel
 from normless.nn._sum import ResidualSum
+from normless.nn.kernels import every_kernel as every_kernel
 
 __all__ = ["FreezableNorm", "FrozenAffine", "FrozenBatchNorm", "ResidualSum", "ScalarAffine", "using_domain"]
