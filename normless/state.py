@@ -7,27 +7,25 @@ import random
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import chain
 from threading import get_ident
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from normless._internal.restoring import attributes_kept
+from normless._internal.overwriting import Overwriting
+from normless._internal.restoring import restorations
 from normless.exclusive import borrowing
 
 
 @borrowing
 def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
-    """Run a network without gradients, fused paths and warnings; modes and state as in `preserve_state`.
-
-    Attributes too are as before: what forward code caches here has no gradients.
-    """
+    """Run a network without gradients, fused paths and warnings; modes and state as in `preserve_state`."""
     # The network's own pass will repeat its warnings (such as no gradients in a checkpoint).
-    with attributes_kept(model), preserve_state(model, training=training), torch.no_grad(), unfused(), quiet():
+    with preserve_state(model, training=training), torch.no_grad(), unfused(), quiet():
         yield
 
 
@@ -35,29 +33,48 @@ def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
 def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]:
     """Run the body in training or evaluation mode (None keeps the mode of each module), and without `.grad`.
 
-    Restored afterwards, after errors too, are all modes, the buffers, the parameters' `.grad` and the random states.
+    Afterwards, after errors too, the modes and all that `untouched` restores are as before.
     """
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    with preserve_random_state(model), in_mode(model, training):
-        try:
-            for parameter, _ in gradients:
-                parameter.grad = None
+    with untouched(model), in_mode(model, training):
+        for parameter in model.parameters():
+            parameter.grad = None
+        yield
+
+
+@borrowing
+def untouched(model: nn.Module, *others: Any, values: bool = True) -> Iterator[None]:
+    """Restore a network, what its attributes and hooks hold, and `others`, such as inputs; the random states too.
+
+    Restored are the attributes and classes of modules, the contents of containers at any depth, the attributes of
+    objects such as data classes, the variables of hooks, small arrays, random generators, and the memory, `.grad` and
+    `requires_grad` of tensors; with `values`, also the values of tensors. Iterators are not restored.
+    """
+    reached: dict[int, Any] = {}
+    restoring = restorations([model, *others], reached)
+    # Operations of other libraries may write into buffers unseen.
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if values]
+    tensors = (value for value in reached.values() if isinstance(value, Tensor))
+    try:
+        with preserve_random_state(model), Overwriting(tensors) if values else nullcontext():
             yield
-        finally:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-            with torch.no_grad():
-                for module, name, buffer, value in buffers:
-                    # An expanded buffer cannot be written to, and so has its values still.
-                    with suppress(RuntimeError):
-                        buffer.copy_(value)
-                    module._buffers[name] = buffer
+    finally:
+        for restore in restoring:
+            restore()
+        for buffer, before in buffers:
+            # An expanded buffer cannot be written to, and so has its values still.
+            with suppress(RuntimeError):
+                if not torch.equal(buffer, before):
+                    buffer.data.copy_(before)
+
+
+@contextmanager
+def below_autograd() -> Iterator[None]:
+    """Skip autograd, which would decompose operations before the recorder sees them.
+
+    `torch.inference_mode` does so too, but its tensors spoil later trainings if forward code keeps them in a cache.
+    """
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        yield
 
 
 @borrowing

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from operator import is_not
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
@@ -28,25 +27,6 @@ Restore = Callable[[], Any]
 """Restores one object, without what it holds."""
 Visit = Callable[[Any], tuple[Iterable[Any], Restore | None]]
 """Returns what an object holds, and what restores it."""
-
-
-@contextmanager
-def attributes_kept(model: nn.Module) -> Iterator[None]:
-    """Restore the attributes of modules and what these hold, such as caches; torch's own tables keep their content.
-
-    A lazy module that gets its sizes is left as it becomes.
-    """
-    modules = [*model.modules()]
-    tables = [(module, type(module), _visit_dict(vars(module))[1]) for module in modules]
-    restoring = restorations(attributes_of(modules), {id(module): module for module in modules})
-    try:
-        yield
-    finally:
-        for restore in restoring:
-            restore()
-        for module, kind, restore in tables:
-            if type(module) is kind:
-                restore()
 
 
 def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
@@ -165,7 +145,7 @@ def _visit_module(module: nn.Module) -> tuple[Iterable[Any], Restore]:
 
 def _visit_object(value: Any) -> tuple[Iterable[Any], Restore | None]:
     kind: type = type(value)
-    if (_package(kind) in _FOREIGN and kind is not SimpleNamespace) or isinstance(value, type):
+    if (_package(kind) in _FOREIGN and kind is not SimpleNamespace) or isinstance(value, type) or _observes(kind):
         return (), None
     # Without code of its class.
     table = (object.__getattribute__(value, "__dict__"),) if kind.__dictoffset__ else ()
@@ -189,9 +169,22 @@ def _package(value: Any) -> str:
     return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
+def _observes(value: Any) -> bool:
+    """Whether a function or class is of this project, apart from its layers: hooks of these note what they see."""
+    module = str(getattr(value, "__module__", ""))
+    return module.startswith(("normless.", "normless_")) and not module.startswith("normless.nn.")
+
+
 def _visit_function(function: FunctionType) -> tuple[Iterable[Any], None]:
-    # Hooks of this package observe the pass.
-    return () if _package(function) in ("torch", "normless") else function.__closure__ or (), None
+    return () if _package(function) == "torch" or _observes(function) else function.__closure__ or (), None
+
+
+def _visit_method(method: MethodType) -> tuple[Iterable[Any], None]:
+    return () if _observes(method) else (method.__self__,), None
+
+
+def _visit_partial(call: partial[Any]) -> tuple[Iterable[Any], None]:
+    return () if _observes(call.func) else (call.func, call.args, call.keywords), None
 
 
 def _visit_cell(cell: CellType) -> tuple[Iterable[Any], Restore | None]:
@@ -221,9 +214,9 @@ _VISITS: dict[type, Visit] = {
     frozenset: lambda value: (value, None),
     FunctionType: _visit_function,
     CellType: _visit_cell,
-    MethodType: lambda method: ((method.__self__,), None),
+    MethodType: _visit_method,
     BuiltinMethodType: lambda method: ((method.__self__,), None),
-    partial: lambda call: ((call.func, call.args, call.keywords), None),
+    partial: _visit_partial,
     np.ndarray: _visit_array,
     random.Random: lambda own: ((), partial(own.setstate, own.getstate())),
     torch.Generator: lambda own: ((), partial(own.set_state, own.get_state())),

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from normless._internal.overwriting import OverwrittenMemory, storage_of, updated, written
 from normless.recording._calls import Call, Recorder
 
-# These write into their buffers, and their schemas do not say so.
-_UPDATES = {"batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm"}
 # These return sizes by the values of their second argument, and their tags do not say so.
 _READS_LENGTHS = {"_pack_padded_sequence"}
 # These read the shape and dtype of their argument, never its values.
@@ -108,16 +107,15 @@ class Tape(TorchDispatchMode):
         self._known: dict[int, Node | Callable[[], Node]] = {}
         self._alive: dict[int, tuple[Any, int]] = {}
         self._sharing: dict[int, dict[int, None]] = defaultdict(dict)
-        # By storage, a tensor from before the pass, and the memory with its values to restore after a write.
+        # By storage, a tensor from before the pass.
         self._older: dict[int, Tensor] = {}
-        self._saved: dict[int, tuple[Any, Any]] = {}
+        self._overwritten = OverwrittenMemory()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name, writes, sizes_vary = _traits(func)
+        name, sizes_vary = _traits(func)
         node = self._append(name, self._plain(args), {key: self._plain(value) for key, value in kwargs.items()}, func)
-        written = [value for at, key in writes if isinstance(value := _argument(args, kwargs, at, key), Tensor)]
-        for tensor in filter(torch.is_tensor, args[3:5]) if name in _UPDATES else written:
+        for tensor in updated(func, args, kwargs):
             self._save(tensor)
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
@@ -135,7 +133,7 @@ class Tape(TorchDispatchMode):
         lengths = node.args[1] if name in _READS_LENGTHS else None
         sizes_vary |= isinstance(lengths, Node) and lengths.active
         self.follows_values |= node.active and (decides or sizes_vary)
-        for tensor in written:
+        for tensor in written(func, args, kwargs):
             self._write(tensor, node)
         return result
 
@@ -161,7 +159,7 @@ class Tape(TorchDispatchMode):
         """Let a tensor have the values of a node."""
         key = id(tensor)
         if key not in self._alive:
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
             self._alive[key] = ref(tensor, partial(self._forget, key)), storage
             self._sharing[storage][key] = None
         self._known[key] = node
@@ -175,11 +173,8 @@ class Tape(TorchDispatchMode):
 
     def end(self) -> None:
         """Restore the values from before the pass that operations have overwritten, and forget all tensors."""
-        for memory, values in self._saved.values():
-            if isinstance(memory, torch.UntypedStorage) and memory.nbytes() != values.nbytes():
-                memory.resize_(values.nbytes())
-            memory.copy_(values)
-        for table in (self._known, self._alive, self._sharing, self._older, self._saved):
+        self._overwritten.restore()
+        for table in (self._known, self._alive, self._sharing, self._older):
             table.clear()
 
     def _append(self, name: str, args: Any, kwargs: Any, target: Any) -> Node:
@@ -214,12 +209,9 @@ class Tape(TorchDispatchMode):
     def _save(self, tensor: Tensor) -> None:
         """Keep the values in memory from before the pass that an operation is about to overwrite."""
         storage = self._alive[id(tensor)][1]
-        if storage in self._older and storage not in self._saved and not tensor.is_meta:
-            memory: Any = tensor.untyped_storage() if storage > 0 else tensor
-            if memory.device.type != "meta":
-                self._saved[storage] = memory, memory.clone()
-                kind, name = self._names.get(id(self._older[storage]), ("", ""))
-                self.written |= {name} if kind == "parameter" else set()
+        if storage in self._older and self._overwritten.save(tensor, storage):
+            kind, name = self._names.get(id(self._older[storage]), ("", ""))
+            self.written |= {name} if kind == "parameter" else set()
 
     def _write(self, tensor: Tensor, node: Node) -> None:
         """Let all tensors in the memory that a node wrote into have its values."""
@@ -240,7 +232,7 @@ class Tape(TorchDispatchMode):
 
     def _alias(self, tensor: Tensor) -> Node | None:
         """Make the node of a tensor that no operation made, in the memory of another, such as one from NumPy."""
-        sharing = self._sharing.get(_storage(tensor)) if id(tensor) not in self._names else None
+        sharing = self._sharing.get(storage_of(tensor)) if id(tensor) not in self._names else None
         if not sharing:
             return None
         node = self.node_of(self._alive[next(reversed(sharing))][0]())
@@ -263,30 +255,11 @@ class Tape(TorchDispatchMode):
 
 
 @cache
-def _traits(func: Any) -> tuple[str, tuple[tuple[int, str], ...], bool]:
-    """Return an operation's name, the places and names of the arguments it writes, and if values decide sizes."""
+def _traits(func: Any) -> tuple[str, bool]:
+    """Return the name of an operation, and whether values decide the sizes of its result."""
     if not isinstance(func, torch._ops.OpOverload):
-        return getattr(func, "__name__", str(func)).rstrip("_"), (), False
-    schema = func._schema
-    writes = (
-        (at, argument.name)
-        for at, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-    return schema.name.partition("::")[2], tuple(writes), torch.Tag.dynamic_output_shape in func.tags
-
-
-def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], at: int, name: str) -> Any:
-    return args[at] if at < len(args) else kwargs.get(name)
-
-
-def _storage(tensor: Tensor) -> int:
-    try:
-        memory = tensor.untyped_storage()
-        # NumPy and others make further storages of the same memory.
-        return int((memory.data_ptr() if memory.device.type != "meta" else 0) or memory._cdata)
-    except (NotImplementedError, RuntimeError):  # Sparse tensors have none.
-        return -id(tensor)
+        return getattr(func, "__name__", str(func)).rstrip("_"), False
+    return func._schema.name.partition("::")[2], torch.Tag.dynamic_output_shape in func.tags
 
 
 def _nodes(value: Any) -> Iterator[Node]:

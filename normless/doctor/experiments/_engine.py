@@ -19,7 +19,7 @@ from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._replay import rounded_away
 from normless.doctor.facts._tape import norm_of
 from normless.probes import descend
-from normless.state import preserve_state, quiet
+from normless.state import in_mode, preserve_random_state, quiet
 
 # A trial fits the batch if at most these shares remain: of the first loss, and of that of the best constant outputs.
 LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
@@ -197,7 +197,8 @@ class RunningExperiment:
         """Take steps until there are so many in all, or until the loss is below the goal."""
         before = {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
         losses = [*self.trial.losses]
-        with preserve_state(self.network, training=True), quiet():
+        self.network.zero_grad()
+        with preserve_random_state(self.network), in_mode(self.network, True), quiet():
             # The loss after the last step is the loss before one further step.
             rest = islice(self._batches, max(steps + 1 - len(losses), 0))
             for value in descend(self.network, rest, self.optimizer, loss=self.exam.loss, limit=inf):
@@ -207,12 +208,6 @@ class RunningExperiment:
                     self.trial = _with_first_step(self.trial, self.network, before)
                 if value < goal:
                     break
-            learned = {name: buffer.detach().clone() for name, buffer in self.network.named_buffers()}
-        with torch.no_grad():
-            # Running statistics are part of what was learned.
-            for name, buffer in self.network.named_buffers():
-                if name in learned and learned[name].shape == buffer.shape:
-                    buffer.copy_(learned[name])
         self.trial = replace(self.trial, losses=tuple(losses))
         return self.trial
 
