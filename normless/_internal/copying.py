@@ -96,8 +96,19 @@ def _copy_modules(networks: Iterable[nn.Module], memo: dict[int, Any]) -> None:
         memo[id(module)] = module.__new__(type(module))
     for module in reversed(modules):
         attributes: dict[str, Any] = module.__getstate__()  # type: ignore[no-untyped-call]
-        state = {name: _copied_part(value, memo) for name, value in attributes.items()}
+        state = {name: _copied_attribute(module, name, value, memo) for name, value in attributes.items()}
         memo[id(module)].__setstate__(state)
+
+
+def _copied_attribute(module: nn.Module, name: str, value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return _copied_part(value, memo)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise UnsupportedEditError(
+            f"The network cannot be copied, because deepcopy does not copy the attribute {name} of its "
+            f"{type(module).__name__}: {reason}. Delete the attribute before this call."
+        ) from error
 
 
 def _is_plain(module: nn.Module) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_STAYS = ContextVar("_STAYS", default=False)
+P = ParamSpec("P")
+T = TypeVar("T")
 # These write into their buffers, and their schemas do not say so.
 _UPDATES = {"batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 
@@ -50,14 +54,28 @@ class Overwriting(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for tensor in updated(func, args, kwargs):
+        for tensor in () if _STAYS.get() else updated(func, args, kwargs):
             if (storage := storage_of(tensor)) in self._known:
                 self._memory.save(tensor, storage)
         return func(*args, **kwargs)
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._memory.restore()
+
+
+def staying(hook: Callable[P, T]) -> Callable[P, T]:
+    """Return a hook whose writes `Overwriting` does not undo, such as one that calibrates a layer."""
+
+    @wraps(hook)
+    def stays(*args: P.args, **kwargs: P.kwargs) -> T:
+        token = _STAYS.set(True)
+        try:
+            return hook(*args, **kwargs)
+        finally:
+            _STAYS.reset(token)
+
+    return stays
 
 
 def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from operator import is_not
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, SimpleNamespace
@@ -145,6 +146,9 @@ def _visit_module(module: nn.Module) -> tuple[Iterable[Any], Restore]:
 
 def _visit_object(value: Any) -> tuple[Iterable[Any], Restore | None]:
     kind: type = type(value)
+    if isinstance(value, Iterator) and _package(kind) in ("builtins", "itertools"):
+        with suppress(TypeError):  # Generators do not show what they hold.
+            return value.__reduce__()[1:], None
     if (_package(kind) in _FOREIGN and kind is not SimpleNamespace) or isinstance(value, type) or _observes(kind):
         return (), None
     # Without code of its class.
@@ -197,7 +201,9 @@ def _visit_cell(cell: CellType) -> tuple[Iterable[Any], Restore | None]:
 
 def _visit_array(array: np.ndarray[Any, Any]) -> tuple[Iterable[Any], Restore | None]:
     is_kept = type(array) is np.ndarray and array.flags.writeable and array.nbytes <= LARGEST_ARRAY
-    return (), partial(np.copyto, array, array.copy()) if is_kept else None
+    return array.ravel().tolist() if array.dtype == object else (), partial(
+        np.copyto, array, array.copy()
+    ) if is_kept else None
 
 
 # By type, a subclass before its base.

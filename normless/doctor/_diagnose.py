@@ -37,6 +37,7 @@ from normless.probes import Loss
 from normless.probes._measure import split_batch
 from normless.probes.hooks._losses import own_loss
 from normless.residual import ResidualMap, residual_map as find_residual_map
+from normless.state import untouched
 
 # Modules beside the rules whose checks are registered as they are imported.
 HOUSES = (rules, batches, investigation, rates, settings, own_step)
@@ -102,10 +103,11 @@ def diagnose(
     limit = ExperimentBudget(_steps_allowed(model, optimizer) if budget is None else budget)
     exam = Examination(model, *given[0], loss, optimizer, residual_map, budget=limit, steps=steps, batches=given)
     exam.investigate, exam.step = investigate, step
-    checks = _run(exam)
-    if checks[-1].name == REST:
-        return Diagnosis(checks, (), len(given), tables_of(exam))
-    return Diagnosis(_with_cures(exam, checks), exam.passed.missed, len(given), tables_of(exam))
+    with untouched(model, given, values=False):
+        checks = _run(exam)
+        if checks[-1].name == REST:
+            return Diagnosis(checks, (), len(given), tables_of(exam))
+        return Diagnosis(_with_cures(exam, checks), exam.passed.missed, len(given), tables_of(exam))
 
 
 def _batches_and_loss(model: nn.Module, batch: Any, loss: Loss) -> tuple[list[tuple[Any, Any]], Loss]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
+from normless._internal.overwriting import staying
 from normless.edits._calibration import Calibration
 from normless.edits._lifted import Lifted
 from normless.edits._original import Original
@@ -125,7 +126,8 @@ class Surgery:
 
     @contextmanager
     def hooked(self, paths: Iterable[str], hook: Callable[..., Any]) -> Iterator[None]:
-        """Register a forward hook on modules; the module's path is its first argument."""
+        """Register a forward hook on modules; the module's path is its first argument. What it writes stays."""
+        hook = staying(hook)
         with ExitStack() as stack:
             for path in paths:
                 stack.callback(self.get(path).register_forward_hook(partial(hook, path)).remove)

@@ -242,7 +242,7 @@ def placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
     if shape is None:
         return x
     have = x.mean.shape
-    has_channels = len(have) == len(shape) and (have[1] == shape[1] or have[-1] == shape[-1])
+    has_channels = 1 < len(have) == len(shape) and (have[1] == shape[1] or have[-1] == shape[-1])
     return fitted(x, torch.Size(shape)) or (x if has_channels else None)
 
 

@@ -8,7 +8,6 @@ from itertools import cycle, islice
 from math import inf, isfinite, nan
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, AdamW, Optimizer
 
@@ -215,7 +214,9 @@ class RunningExperiment:
 def _with_first_step(trial: Trial, network: nn.Module, before: Mapping[str, Tensor]) -> Trial:
     """Add the norms of an update to a trial, and the share of elements that it rounds away."""
     named = network.named_parameters()
-    steps = {name: (own, own.detach() - before[name]) for name, own in named if own.grad is not None}
+    steps = {
+        name: (own, own.detach() - before[name]) for name, own in named if own.grad is not None and name in before
+    }
     counted = [counts for own, step in steps.values() if (counts := rounded_away(step, own)) is not None]
     lost, concerned = (sum(map(int, counts)) for counts in zip(*counted, strict=True)) if counted else (0, 0)
     norms = {name: norm_of(step) for name, (_, step) in steps.items()}

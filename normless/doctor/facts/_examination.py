@@ -21,13 +21,13 @@ from normless.doctor.facts._guessing import lowest_of_constants, lowest_of_outpu
 from normless.doctor.facts._held import trained_parameters
 from normless.doctor.facts._passed import Passed, pass_through, require_logits
 from normless.doctor.facts._tape import LayerEvent, active_rate
-from normless.doctor.facts._tracer import Seen, Tracer, tensors
+from normless.doctor.facts._tracer import REFUSED, Seen, Tracer, tensors
 from normless.errors import InputsError
 from normless.probes import Loss
 from normless.probes.hooks._losses import loss_of
 from normless.probes.hooks._observe import compute_output
 from normless.residual import ResidualBlock, ResidualMap
-from normless.state import preserve_state, quiet, unfused
+from normless.state import preserve_random_state, preserve_state, quiet, unfused
 
 
 @dataclass
@@ -167,6 +167,17 @@ class Examination:
     def evaluated(self) -> Tensor:
         """The logits in evaluation mode, in float64."""
         return require_logits(self.model, self._evaluated).double()
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether a second pass after the first, with the same random numbers, has the same outputs."""
+        again = self.evaluated
+        with preserve_state(self.model, training=False), unfused(), suppress(*REFUSED):
+            for _ in range(2):
+                with preserve_random_state(self.model), torch.no_grad():
+                    again = require_logits(self.model, compute_output(self.model, self.inputs)).double()
+        alike = again.shape == self.evaluated.shape
+        return alike and torch.allclose(again, self.evaluated, rtol=1e-4, atol=1e-4 * self.size, equal_nan=True)
 
     @cached_property
     def size(self) -> float:

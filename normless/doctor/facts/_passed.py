@@ -58,6 +58,7 @@ class Passed:
         losses: the calls of losses of torch.
         entered: qualified names of the modules that ran.
         moved: names of the buffers that the pass changed.
+        kept: names of the attributes in which the pass leaves tensors with its history.
         loss: the loss; NaN if it could not be computed.
         rounding: the size of a loss whose summands cancel, by rounding alone.
         error: the error of the loss, if it does not take the targets.
@@ -74,6 +75,7 @@ class Passed:
     losses: list[LossCall]
     entered: frozenset[str]
     moved: frozenset[str]
+    kept: tuple[str, ...] = ()
     loss: float = nan
     rounding: float = 0.0
     error: Exception | None = None
@@ -103,8 +105,9 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             with tape.paused():
                 now = dict(model.named_buffers())
                 moved = {name for name, old in buffers.items() if name in now and not torch.equal(old, now[name])}
+            kept = _kept(model) if logits.requires_grad else ()
             passed = Passed(
-                output, logits, tape.flow, tape.events, tape.losses, frozenset(tape.entered), frozenset(moved)
+                output, logits, tape.flow, tape.events, tape.losses, frozenset(tape.entered), frozenset(moved), kept
             )
             try:
                 _refuse_on_cpu(loss, output, inputs, targets)
@@ -126,6 +129,16 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     has_blocks = mapped is not None and mapped.depth > 0
     passed.missed = (*dict.fromkeys(item for one in watchers.values() if has_blocks for item in one.missed),)
     return passed
+
+
+def _kept(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the attributes of modules that hold tensors with a history."""
+    return tuple(
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if not name.startswith("_") and any(tensor.grad_fn is not None for tensor in tensors(value))
+    )
 
 
 def require_logits(model: nn.Module, output: Any) -> Tensor:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from math import inf, isfinite, sqrt
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.doctor._findings import FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._tracer import tensors
 from normless.residual._batch_statistics import keeps_statistics, takes_batch_statistics
 
 # With a momentum below this, a running average hardly changes in an epoch.
@@ -180,16 +178,8 @@ def check_statistics(exam: Examination) -> Steps:
 @check("state between passes", needs="state", blocks=True)
 def check_state(exam: Examination) -> Steps:
     """Look for state that keeps the history of the last pass, and that the next pass reads."""
-    kept = [
-        f"{path}.{name}".lstrip(".")
-        for path, module in exam.model.named_modules()
-        if exam.passed.logits.requires_grad
-        for name, value in vars(module).items()
-        if not name.startswith("_") and any(tensor.grad_fn is not None for tensor in tensors(value))
-    ]
-    if kept and exam.evaluated.numel():
-        again = exam.evaluate(exam.inputs)
-        if not torch.allclose(exam.evaluated, again, rtol=1e-4, atol=1e-4 * exam.size):
-            yield finding("undetached_state", kept, {"tensors": len(kept)})
-            return "the next pass reads the history of this one"
+    kept = exam.passed.kept
+    if kept and exam.evaluated.numel() and not exam.repeats:
+        yield finding("undetached_state", kept, {"tensors": len(kept)})
+        return "the next pass reads the history of this one"
     return f"{len(kept)} tensors with a history are kept"

@@ -24,7 +24,7 @@ from normless.exclusive import exclusive
 from normless.probes import Loss
 from normless.residual import ResidualMap, residual_map as find_residual_map
 from normless.spec import jsonable
-from normless.state import in_mode
+from normless.state import in_mode, untouched
 
 # More rows than this are shortened in texts.
 _MOST_ROWS = 60
@@ -126,7 +126,13 @@ def check_health(
     if most_batches < 1:
         raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
     subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map)
-    if residual_map is None:
+    with untouched(model, subject.batches, values=False):
+        return _examined(subject, remove=remove)
+
+
+def _examined(subject: TrainedSubject, *, remove: bool) -> Health:
+    """Make the checks until one blocks the others."""
+    if subject.map is None:
         _find_map(subject)
     made: list[Check] = []
     for each in (*_CHECKS, *(_REMOVALS if remove else ())):

@@ -29,7 +29,7 @@ from normless.probes.hooks._watcher import attach_hooks, logits_of
 from normless.residual import ResidualMap
 from normless.residual._batch_statistics import keeps_statistics
 from normless.residual._classify import kind_of
-from normless.state import running
+from normless.state import running, untouched
 
 # Outputs of transformers that are results of inner layers.
 _INNER = {"past_key_values", "hidden_states", "attentions", "encoder_last_hidden_state"}
@@ -73,9 +73,10 @@ class TrainedSubject:
         row.update(numbers | ({} if kind == "activation" else {"kind": kind}))
 
     def run(self, inputs: Any) -> Any:
-        """Return the output for inputs; state, modes and random numbers are kept by the caller."""
+        """Return the output for inputs; modes are kept by the caller."""
         self.passes += 1
-        return compute_output(self.model, inputs)
+        with untouched(self.model):
+            return compute_output(self.model, inputs)
 
     @property
     def examples(self) -> int:
