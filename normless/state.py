@@ -22,20 +22,20 @@ from normless.exclusive import borrowing
 
 
 @borrowing
-def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
+def running(model: nn.Module, training: bool | None = None, *others: Any) -> Iterator[None]:
     """Run a network without gradients, fused paths and warnings; modes and state as in `preserve_state`."""
     # The network's own pass will repeat its warnings (such as no gradients in a checkpoint).
-    with preserve_state(model, training=training), torch.no_grad(), unfused(), quiet():
+    with preserve_state(model, *others, training=training), torch.no_grad(), unfused(), quiet():
         yield
 
 
 @borrowing
-def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]:
+def preserve_state(model: nn.Module, *others: Any, training: bool | None) -> Iterator[None]:
     """Run the body in training or evaluation mode (None keeps the mode of each module), and without `.grad`.
 
     Afterwards, after errors too, the modes and all that `untouched` restores are as before.
     """
-    with untouched(model), in_mode(model, training):
+    with untouched(model, *others), in_mode(model, training):
         for parameter in model.parameters():
             parameter.grad = None
         yield

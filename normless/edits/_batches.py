@@ -30,7 +30,7 @@ def run_batches(
     Return the floating-point tensors that it returns for each batch, on the CPU; a hook may raise `Enough`.
     """
     outputs: list[list[Tensor]] = []
-    with surgery.hooked(paths, hook), running(surgery.model, training=False):
+    with surgery.hooked(paths, surgery.of_values(hook)), running(surgery.model, False, batches):
         for given in batches or surgery.calibration.batches or [(surgery.inputs, dict(surgery.kwargs))]:
             inputs, kwargs = on_device_of(surgery.model, *given)
             try:

@@ -18,7 +18,7 @@ from normless.edits._passes import Pass, passed
 from normless.edits._surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
-from normless.recording._modules import ModuleRun, followed
+from normless.recording._modules import ModuleRun, followed, is_transformed
 from normless.recording._passes import tensors_in
 from normless.residual._operations import SELECT_BY_VALUE
 from normless.state import running
@@ -124,6 +124,8 @@ def _empty_branches(surgery: Surgery) -> Iterator[dict[str, bool]]:
     empty: dict[str, bool] = {}
 
     def note(path: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if is_transformed():
+            return
         source, branch = inputs if isinstance(module, ResidualSum) else (inputs[0] if inputs else output, output)
         empty[path] = bool(source.any()) and not bool(branch.any())
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +52,8 @@ class Pass:
 class _Followed(Observer):
     """Note in a `Pass` the modules that run, and the functions that normalize."""
 
+    transformed = True
+
     def __init__(self, seen: Pass) -> None:
         super().__init__()
         self.seen = seen
@@ -70,25 +71,8 @@ def passed(surgery: Surgery, model: nn.Module, training: bool, *, follows: bool 
     """Run a network on the example inputs in one mode, with a fixed random weighting of all outputs as the loss.
 
     Runs of modules and functions that normalize are noted if it `follows` them, which takes as long as the pass.
-    Modes, buffers, gradients, random states and the parameters that forward code writes are as before afterwards.
+    The network is as before afterwards.
     """
-    with _kept(model, surgery.map.flow.written):
-        return _passed(surgery, model, training, follows)
-
-
-@contextmanager
-def _kept(model: nn.Module, names: set[str]) -> Iterator[None]:
-    """Restore the values of parameters of these names."""
-    values = [(own, own.detach().clone()) for name, own in model.named_parameters() if name in names]
-    try:
-        yield
-    finally:
-        for parameter, value in values:
-            parameter.data.copy_(value)
-
-
-def _passed(surgery: Surgery, model: nn.Module, training: bool, follows: bool) -> Pass:
-    """Run the pass."""
     seen = Pass(training)
     names, parameters = [], []
     for name, parameter in model.named_parameters():
@@ -96,7 +80,7 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool, follows: bool) -
             names.append(name)
             parameters.append(parameter)
 
-    with running(model, training):
+    with running(model, training, surgery.inputs, surgery.kwargs):
         outputs: list[Tensor] = []
         for graph in (True, False):  # Forward code may write into parameters, which autograd refuses.
             seen.runs.clear()

@@ -22,6 +22,7 @@ from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
 from normless.nn._activation import ShiftedActivation
 from normless.nn._affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
+from normless.recording._modules import is_transformed
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual._classify import embedding_weights
 from normless.residual._network import is_within
@@ -135,8 +136,19 @@ class Surgery:
 
     def profile(self, paths: Iterable[str], hook: Callable[..., Any]) -> None:
         """Run the network on its example inputs in evaluation, with a hook as in `hooked`."""
-        with self.hooked(paths, hook), running(self.model, training=False):
+        with self.hooked(paths, self.of_values(hook)), running(self.model, False, self.inputs, self.kwargs):
             applied(self.model, *self.inputs, **self.kwargs)
+
+    def of_values(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook, as in `hooked`, that refuses modules inside transforms of torch.func."""
+
+        def receive(path: str, *given: Any) -> Any:
+            if is_transformed():
+                why = "it runs inside a transform of torch.func, where no values are seen; convert the function alone"
+                raise self.unsupported(path, why)
+            return hook(path, *given)
+
+        return receive
 
     def need_inputs(self, what: str, scheme: str) -> None:
         """Check that there are example inputs."""

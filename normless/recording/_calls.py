@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -69,6 +69,8 @@ class Recorder(Observer):
         calls: the calls, in order.
         runs: the runs of each module, by its path.
     """
+
+    transformed: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,8 +18,8 @@ Forward = tuple[str, nn.Module, FrameType, int]
 """A module's forward pass in the stack of an error: the module's name, the module, frame and line."""
 
 
-def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStructureError:
-    """Return the error that explains the failure of a forward pass."""
+def explained(model: nn.Module, error: Exception, ran: set[str]) -> InputsError | UnresolvedStructureError:
+    """Return the error that explains the failure of a forward pass, in which modules of these paths ran."""
     forwards = _forwards(model, error)
     for name, module, frame, _ in forwards[-1:]:
         if (unfit := unfitting(name, module, frame.f_locals.get("input"))) is not None:
@@ -29,9 +29,9 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
         reason = f"{reason[:LONGEST_REASON]}…"
     reason, advice = f"{type(error).__name__}: {reason}", "Check that forward takes these inputs."
     if "does not require grad" in reason or "torch.func" in reason:
-        inner = forwards[-1][0].partition(",")[0] if forwards else "the network"
-        reason = "its forward code takes a derivative"
-        advice = f"Convert the parts of which it takes the derivative, inside {inner}."
+        reason = "its forward code takes a derivative that cannot be followed"
+        parts = _parts(model, forwards[-1][1] if forwards else model, ran) or ["the function that is differentiated"]
+        advice = f"Map and convert what is differentiated alone, and put it back: {' or '.join(parts)}."
     return UnresolvedStructureError(
         f"The forward pass of this {type(model).__name__} stopped in {_place(model, error, forwards)}: "
         f"{reason if reason[-1] in '.…!?' else reason + '.'} {advice}"
@@ -46,6 +46,13 @@ def hidden_submodule(modules: Mapping[str, nn.Module]) -> str:
                 where = f"{path}.{name}" if path else name
                 return f"The submodule {where} has the name of a method of {type(module).__name__}"
     return ""
+
+
+def _parts(model: nn.Module, inner: nn.Module, ran: set[str]) -> list[str]:
+    """Return the paths of the children of a module that ran and have parameters."""
+    path = next((path for path, module in model.named_modules() if module is inner), "")
+    children = ((f"{path}.{name}".lstrip("."), child) for name, child in inner.named_children())
+    return [name for name, child in children if name in ran and any(True for _ in child.parameters())]
 
 
 def _place(model: nn.Module, error: Exception, forwards: list[Forward]) -> str:

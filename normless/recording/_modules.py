@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from threading import get_ident
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -47,11 +47,19 @@ Leave = Callable[[ModuleRun, Any], object]
 """Receives a run that ends and its output, None after an error."""
 
 
+def is_transformed() -> bool:
+    """Whether code runs inside a transform of torch.func, as `vmap(grad(f))`, whose tensors may not leave it."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 @contextmanager
-def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None = None) -> Iterator[list[ModuleRun]]:
+def followed(
+    model: nn.Module, enter: Enter | None = None, leave: Leave | None = None, *, transformed: bool = False
+) -> Iterator[list[ModuleRun]]:
     """Call `enter` before each module's forward and `leave` after it; yield the runs in progress, outermost first.
 
-    A pass through the network itself starts anew. Passes of other threads are not followed.
+    A pass through the network itself starts anew. Passes of other threads are not followed, nor, unless
+    `transformed`, runs inside transforms of torch.func.
     """
     running: list[ModuleRun] = []
     counts: Counter[str] = Counter()
@@ -69,14 +77,14 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
             order = count()
         run = ModuleRun(path, module, inputs, keywords, counts[path], next(order))
         counts[path] += 1
-        if enter is not None:
+        if enter is not None and (transformed or not is_transformed()):
             enter(run)
         running.append(run)
 
     def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
         if running and not torch.compiler.is_dynamo_compiling() and get_ident() == thread:
             run = running.pop()
-            if leave is not None:
+            if leave is not None and (transformed or not is_transformed()):
                 leave(run, output)
             run.inputs = run.keywords = None
 
@@ -97,13 +105,18 @@ class Observer(TorchFunctionMode):
 
     Attributes:
         stack: the runs in progress, outermost first.
+        transformed: whether it observes inside transforms of torch.func.
     """
+
+    transformed: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
         self.stack: list[ModuleRun] = []
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if not self.transformed and is_transformed():
+            return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "") or str(func)
         if name == "__get__":
             # Reading an attribute of a tensor is a call of its descriptor.
@@ -123,7 +136,7 @@ class Observer(TorchFunctionMode):
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
         """Observe the passes of the body through a network."""
-        with followed(model, self.on_enter, self.on_leave) as self.stack, self:
+        with followed(model, self.on_enter, self.on_leave, transformed=self.transformed) as self.stack, self:
             yield
 
 

@@ -19,6 +19,7 @@ from normless.recording._tape import Tape
 from normless.recording._values import ReadNumber
 from normless.state import below_autograd, collection_paused, quiet, untouched
 
+_DERIVATIVES = (torch.autograd.grad, Tensor.backward)
 # Functions that read the values of a tensor without an operation.
 _READS = {"tolist", "numpy", "array", "dlpack"}
 
@@ -61,7 +62,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         if not tape.outputs:
             raise TypeError("forward returned neither a tensor nor a structure that contains a tensor.")
     except Exception as error:
-        raise explained(model, error) from error
+        raise explained(model, error, {path for node in tape.nodes for path in node.modules}) from error
     return tape
 
 
@@ -98,7 +99,29 @@ class _Places(Recorder):
             self.tape.follows_values = True
         if call.name == "set" and call.function == Tensor.data.__set__:  # type: ignore[attr-defined]
             return self.tape.replace_data(*args)
+        if call.function in _DERIVATIVES or call.name in ("make_dual", "unpack_dual"):
+            return self._derivative(call, args, kwargs)
         return call.function(*args, **kwargs)
+
+    def _derivative(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Differentiate; where the recorder runs below autograd, tensors stand for the derivatives."""
+        try:
+            result = call.function(*args, **kwargs)
+            if call.name != "unpack_dual" or result[1] is not None:
+                return result
+        except RuntimeError:
+            pass
+        outputs = [*tensors_in(kwargs["outputs"] if "outputs" in kwargs else args[0])]
+        if call.name == "make_dual":
+            return args[0]
+        if call.name == "unpack_dual":
+            return args[0], self.tape.differentiated(outputs, args[0])
+        if call.name == "grad":
+            inputs = kwargs["inputs"] if "inputs" in kwargs else args[1]
+            return tuple(self.tape.differentiated(outputs, each) for each in tensors_in(inputs))
+        for each in tensors_in(kwargs.get("inputs") or self.tape.leaves()):
+            each.grad = self.tape.differentiated(outputs, each)
+        return None
 
     def _read(self, tensor: Tensor) -> Any:
         """Return the number in a tensor; if it depends on the inputs, it notes when it decides something."""

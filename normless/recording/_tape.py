@@ -7,7 +7,7 @@ The tape is a `TorchDispatchMode`. Below autograd it sees operations before they
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import prod
@@ -163,6 +163,19 @@ class Tape(TorchDispatchMode):
             self._alive[key] = ref(tensor, partial(self._forget, key)), storage
             self._sharing[storage][key] = None
         self._known[key] = node
+
+    def differentiated(self, tensors: Iterable[Tensor], like: Tensor) -> Tensor:
+        """Return a tensor like another that stands for a derivative of given tensors, which has no values."""
+        made = torch.ones_like(like)
+        node = self._append("grad", tuple(map(self.node_of, tensors)), {}, torch.autograd.grad)
+        node.describe(made)
+        self.know(made, node)
+        return made
+
+    def leaves(self) -> list[Tensor]:
+        """Return the tensors, without parameters, of which `backward` computes gradients."""
+        alive = [known() for known, _ in self._alive.values()]
+        return [one for one in alive if one is not None and one.requires_grad and not self._is_parameter(id(one))]
 
     def replace_data(self, tensor: Tensor, values: Tensor) -> None:
         """Let a tensor have the memory of another, as `tensor.data = values` does."""

@@ -15,8 +15,10 @@ from normless.doctor._findings import NotAsked, Steps, check, finding
 from normless.doctor.trained._limits import IDLE, REMOVABLE
 from normless.doctor.trained._meter import channel_of
 from normless.doctor.trained._subject import UNFIT, TrainedSubject
+from normless.errors import InputsError
 from normless.nn import ResidualSum
 from normless.probes.hooks._additions import intercepted
+from normless.recording._modules import is_transformed
 from normless.residual import ResidualBlock
 from normless.residual._classify import kind_of
 from normless.state import running
@@ -32,7 +34,10 @@ class Removals:
     def leave_out(self, name: str, kind: str, without: AbstractContextManager[list[float]]) -> list[float]:
         """Leave out one part; return what its context has noted, nothing if the part did not run."""
         with without as noted:
-            change, loss = self.subject.change()
+            try:
+                change, loss = self.subject.change()
+            except InputsError:  # Forward code takes a derivative through this part.
+                return []
         if not noted or isnan(change):
             return []
         self.changes[name] = change, loss
@@ -125,9 +130,9 @@ def _averaged(layer: nn.Module) -> Iterator[list[float]]:
     apart: list[float] = []
 
     def hook(module: nn.Module, inputs: tuple[Any, ...], y: Any) -> Tensor | None:
-        if not isinstance(y, Tensor) or y.dim() < 2 or not inputs or not isinstance(inputs[0], Tensor):
+        x = inputs[0] if inputs else None
+        if is_transformed() or not isinstance(y, Tensor) or y.dim() < 2 or not isinstance(x, Tensor):
             return None
-        x = inputs[0]
         is_like = x.shape == y.shape and x.dtype == y.dtype
         apart.append(float((y - x).norm() / x.norm().clamp_min(1e-30)) if is_like else inf)
         axis = channel_of(module, y) % y.dim()

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from normless.recording._modules import is_transformed
+
 Key = tuple[str, int, bool]
 """A module's qualified name, the number of its call, and whether the tensors are inputs."""
 ReferencePass = dict[Key, "Reference"]
@@ -152,11 +154,15 @@ def hook_calls(model: nn.Module, hook: Hook) -> None:
     def before(path: str, _: nn.Module, args: Any, kwargs: Any) -> Any:
         running.append((path, calls[path]))
         calls[path] += 1
-        return hook((*running[-1], True), (args, kwargs))
+        return None if is_transformed() else hook((*running[-1], True), (args, kwargs))
+
+    def after(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        run = running.pop()
+        return None if is_transformed() else hook((*run, False), output)
 
     for path, module in model.named_modules():
         module.register_forward_pre_hook(partial(before, path), with_kwargs=True)
-        module.register_forward_hook(lambda _module, _inputs, output: hook((*running.pop(), False), output))
+        module.register_forward_hook(after)
 
 
 def recorder(record: ReferencePass, rounding: float) -> Hook:

@@ -16,7 +16,7 @@ from normless.probes._divergence import LOSS_LIMIT, has_diverged
 from normless.probes.hooks._losses import Loss as Loss, loss_of
 from normless.probes.hooks._watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.residual import ResidualMap, residual_map as find_residual_map
-from normless.state import preserve_state, untouched
+from normless.state import preserve_state
 
 LabelledBatch = tuple[Any, Any]
 """Inputs, as a network's forward takes them, and targets of the loss."""
@@ -59,8 +59,7 @@ def observe(
     if backward and targets is None:
         raise ValueError("Gradients of a loss are measured, so targets are needed: pass (inputs, targets).")
     with (
-        untouched(model, inputs, targets, values=False),
-        preserve_state(model, training=training),
+        preserve_state(model, inputs, targets, training=training),
         torch.set_grad_enabled(backward),
         attach_hooks(Setting(model, residual_map, targets), watchers),
     ):

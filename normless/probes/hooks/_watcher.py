@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from normless.nn import ResidualSum
 from normless.nn._channels import per_channel
 from normless.probes.hooks._additions import intercepted
-from normless.recording._modules import ModuleRun, followed
+from normless.recording._modules import ModuleRun, followed, is_transformed
 from normless.registry import Registry
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 
@@ -205,6 +205,8 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
             watcher.on_missed(block, reason)
 
     def hook(block: ResidualBlock, module: ResidualSum, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        if is_transformed():
+            return
         skip, branch = (side.detach() for side in inputs)
         if module.multiplier is not None:
             branch = branch * per_channel(module.multiplier.detach(), branch)
