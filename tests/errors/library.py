@@ -61,7 +61,7 @@ LINEAR = nn.Linear(2, 2)
 MAPS = [
     Wrong("map, branch on a size", lambda: nl.residual_map(within(lambda m, x: x.view(int(x.sum()) - 99)), ROWS),
           UnresolvedStructureError, "1.1", "a Written", "line ", "Check that forward takes"),
-    Wrong("map, a derivative", lambda: nl.residual_map(within(lambda m, x: torch.autograd.grad(x.sum(), x)[0]), ROWS),
+    Wrong("map, a derivative", lambda: nl.residual_map(within(lambda m, x: torch.autograd.backward(x.sum())), ROWS),
           UnresolvedStructureError, "1.1", "a Written", "line ", "derivative"),
     *(Wrong(f"map, {name}", later(nl.residual_map, hiding(name, name != "double"), ROWS),
             UnresolvedStructureError, f"{'1.' * (name != 'double')}{name} has the name of a method")

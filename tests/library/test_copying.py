@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from streams_of_networks import IMAGES, WIDTH, Network
@@ -126,3 +127,25 @@ def test_what_forward_code_keeps_is_copied_and_left_as_it_was(where: str, ran: b
     offsets = [module.offset.grad for module in net.modules() if isinstance(module, Remembering)]
     assert offsets
     assert ran or None not in offsets
+
+
+def in_array(y: Tensor) -> object:
+    array = np.empty(2, dtype=object)
+    array[0] = y
+    return array
+
+
+@pytest.mark.parametrize("kept", [in_array, lambda y: zip([y], [2], strict=True)])
+def test_any_container_of_activations_is_copied(kept: Callable[[Tensor], object]) -> None:
+    model = Network(lambda layer: Caching(3, WIDTH, 3, padding=1) if layer.in_channels == 3 else layer)
+    held = model.stem.last = kept(model(IMAGES))
+    copied = nl.convert(model, "none", IMAGES).stem.last
+    assert isinstance(copied, Tensor) or type(copied) is type(held)
+    assert model.stem.last is held
+
+
+def test_what_deepcopy_refuses_is_named() -> None:
+    model = Network(lambda layer: layer)
+    model.stem.stream = (number for number in range(3))
+    with pytest.raises(nl.errors.UnsupportedEditError, match=r"attribute stream of its Conv2d.*generator"):
+        nl.convert(model, "none", IMAGES)

@@ -128,7 +128,7 @@ class Examination:
     def repeated(self, tracer: Tracer, *, training: bool = True, model: nn.Module | None = None) -> Iterator[Tensor]:
         """Repeat the pass, of this network or of a copy, under a tracer, and yield the loss with its history."""
         model = self.model if model is None else model
-        with preserve_state(model, training=training), torch.enable_grad(), quiet():
+        with preserve_state(model, self.inputs, training=training), torch.enable_grad(), quiet():
             yield tracer.run(model, self.inputs, self.targets, self.loss)
 
     def run(self, inputs: Any, model: nn.Module | None = None, tracer: Tracer | None = None) -> Any:
@@ -136,7 +136,7 @@ class Examination:
         model = self.model if model is None else model
         follows = nullcontext() if tracer is None else tracer.follow(model, inputs)
         # The fused path of torch's transformer layers takes masks of floats for masks of booleans.
-        with preserve_state(model, training=False), unfused(), follows:
+        with preserve_state(model, inputs, training=False), unfused(), follows:
             try:
                 with torch.no_grad():
                     return compute_output(model, inputs)
@@ -172,7 +172,7 @@ class Examination:
     def repeats(self) -> bool:
         """Whether a second pass after the first, with the same random numbers, has the same outputs."""
         again = self.evaluated
-        with preserve_state(self.model, training=False), unfused(), suppress(*REFUSED):
+        with preserve_state(self.model, self.inputs, training=False), unfused(), suppress(*REFUSED):
             for _ in range(2):
                 with preserve_random_state(self.model), torch.no_grad():
                     again = require_logits(self.model, compute_output(self.model, self.inputs)).double()

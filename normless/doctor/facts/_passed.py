@@ -96,7 +96,7 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     hooked = [*map(EventTape.leave_out, watchers.values())]
     setting = Setting(model, mapped or ResidualMap(()), targets)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with preserve_state(model, training=True), torch.enable_grad(), quiet():
+    with preserve_state(model, inputs, targets, training=True), torch.enable_grad(), quiet():
         tape = EventTape(size_of(inputs))
         with tape.follow(model, inputs, targets):
             with attach_hooks(setting, hooked):

@@ -75,7 +75,7 @@ class TrainedSubject:
     def run(self, inputs: Any) -> Any:
         """Return the output for inputs; modes are kept by the caller."""
         self.passes += 1
-        with untouched(self.model):
+        with untouched(self.model, inputs):
             return compute_output(self.model, inputs)
 
     @property

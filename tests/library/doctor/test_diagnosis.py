@@ -193,3 +193,24 @@ def test_the_ratio_is_that_of_autograd() -> None:
     steps = given.grad.double().abs().sum((0, 2))
     ratio = float(steps[-15:].max() / steps[:15].max())
     assert float(found.evidence["ratio"]) == pytest.approx(ratio, rel=1e-3)
+
+
+def test_a_weight_of_one_axis_is_diagnosed() -> None:
+    x = torch.rand(64, 3)
+    model = nn.Sequential(nn.Linear(3, 1, bias=False), nn.Flatten(0))
+    model[0].weight = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert not nl.diagnose(model, (x, x.sum(1)), loss=F.mse_loss, optimizer=optimizer).findings
+
+
+def test_a_network_that_returns_its_loss_is_diagnosed_with_the_whole_batch() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 16), nn.Linear(16, 4)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(self.b(self.a(x).relu()), y)
+
+    x, y = torch.randn(32, 6), torch.arange(32) % 4
+    assert not nl.diagnose(WithLoss(), ((x, y), y), loss=lambda out, _: out).findings

@@ -102,3 +102,17 @@ def test_every_probe_measures_the_same_alone_and_along_a_training(name: str) -> 
     measured = [column for column in alone if column not in predicted]
     assert len(measured) > 2
     pd.testing.assert_frame_equal(along[measured], alone[measured])
+
+
+def test_a_mean_over_examples_is_of_unknown_layout() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.a = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            h = h - h.mean(0) * 0.1
+            return h + self.a(self.norm(h))  # type: ignore[no-any-return]
+
+    assert len(nl.probe(Centred(), (torch.randn(16, 6), torch.arange(16) % 4)).signal) == 1

@@ -1,16 +1,18 @@
-"""A network, its inputs and the process are as before a map, whether its pass ends, fails or is interrupted."""
+"""A network, its inputs and the process are as before every call, whether its pass ends, fails or is interrupted."""
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 import normless as nl
 
@@ -164,6 +166,31 @@ def in_place_input(net: Net, x: Tensor) -> None:
     x.data = torch.cat([x, x])
 
 
+@case(lambda net: [torch.ones(4), {"inner": torch.ones(2)}, np.array([torch.ones(3), ""], dtype=object)])
+def written_values(net: Net, x: Tensor) -> None:
+    with torch.no_grad():
+        net.lin.weight.mul_(0.5)
+        net.stem.weight.data = net.stem.weight.data * 0.5
+        net.other.weight.data.add_(0.1)
+        torch._foreach_mul_([net.lin.bias, net.other.bias], 0.9)
+        net.norm.weight.copy_(x.detach().mean(0))
+        net.buffer.add_(1)
+        for kept in (net.kept[0], net.kept[1]["inner"], net.kept[2][0]):
+            kept.mul_(0.9)
+    net.kept[0] = torch.zeros(4)
+
+
+@case()
+def gradients(net: Net, x: Tensor) -> None:
+    for parameter in net.lin.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.grad is None else parameter.grad.add_(1)
+
+
+@case()
+def required(net: Net, x: Tensor) -> None:
+    x.requires_grad_()
+
+
 ENDS = {"returned": None, "failed": RuntimeError("forward fails"), "interrupted": KeyboardInterrupt()}
 
 
@@ -173,15 +200,73 @@ def test_everything_is_as_before(name: str, end: str) -> None:
     net, x = Net(CASES[name].run, ENDS[end]), torch.randn(3, 4)
     net.kept = CASES[name].kept(net)
     before, others = frozen((net, x), {}), process()
-    # A derivative is refused, as the pass has no gradients.
-    if end == "returned" and name != "backward":
+    if end == "returned":
         assert nl.residual_map(net, x).depth == 1
     else:
-        refused = end == "failed" or name == "backward"
-        with pytest.raises(nl.errors.UnresolvedStructureError if refused else KeyboardInterrupt):
+        with pytest.raises(nl.errors.UnresolvedStructureError if end == "failed" else KeyboardInterrupt):
             nl.residual_map(net, x)
     assert frozen((net, x), {}) == before
     assert process() == others
+
+
+CALLS: dict[str, Callable[[Net, Tensor], Any]] = {
+    "probe": lambda net, x: nl.probe(net, (x, torch.tensor([0, 1, 2]))),
+    "diagnose": lambda net, x: nl.diagnose(net, (x, torch.tensor([0, 1, 2])), trial_steps=2),
+    "check_health": lambda net, x: nl.check_health(net, [(x, torch.tensor([0, 1, 2]))]),
+    "mixes_examples": lambda net, x: nl.mixes_examples(net, x),
+    "convert": lambda net, x: nl.convert(net, "dyt", x),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", CASES)
+def test_everything_is_as_before_every_call(name: str, call: str) -> None:
+    net, x = Net(CASES[name].run, None), torch.randn(3, 4)
+    net.kept = CASES[name].kept(net)
+    before, others = frozen((net, x), {}), process()
+    with suppress(ValueError, RuntimeError):  # Forward code that writes may be refused.
+        CALLS[call](net, x)
+    assert frozen((net, x), {}) == before
+    assert process() == others
+
+
+def test_a_copy_starts_where_the_original_stands() -> None:
+    net, x = Net(CASES["written_values"].run, None), torch.randn(3, 4)
+    net.kept = CASES["written_values"].kept(net)
+    made, before = nl.convert(net, "dyt", x).state_dict(), net.state_dict()
+    for name in ("other.weight", "other.bias", "lin.bias", "buffer"):
+        assert torch.equal(made[name], before[name]), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_a_watched_training_is_an_unwatched_one(name: str) -> None:
+    if name in ("containers", "deleted", "in_place_input", "registered", "replaced", "modes"):
+        pytest.skip("its forward pass runs once")
+
+    def trained(*, watched: bool) -> Net:
+        torch.manual_seed(0)
+        net = Net(CASES[name].run, None)
+        net.kept = CASES[name].kept(net)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        watch = nl.watch(net, interval=2) if watched else None
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = net(torch.randn(3, 4)).square().mean()
+            if watch is not None:
+                watch.loss(loss)
+            with suppress(RuntimeError):  # A weight of the graph is written.
+                loss.backward()
+            optimizer.step()
+        if watch is not None:
+            watch.close()
+        return net
+
+    one, other = trained(watched=False), trained(watched=True)
+    for (key, value), (_, again) in zip(one.state_dict().items(), other.state_dict().items(), strict=True):
+        assert torch.equal(value, again), key
+    values = ([tensor for tensor in tree_leaves(net.kept) if isinstance(tensor, Tensor)] for net in (one, other))
+    assert all(map(torch.equal, *values))
 
 
 def nothing(net: Net, x: Tensor) -> None: ...
