@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import linecache
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
@@ -16,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from borrowed import live_tensors
 from torch import Tensor, nn
-from torch.fx.graph_module import _loader
 
 import normless as nl
 from normless import errors
@@ -171,11 +169,3 @@ def test_calls_keep_no_tensors(call: Callable[[], object]) -> None:
     before = live_tensors()
     call()
     assert live_tensors() == before
-
-
-def test_exports_leave_no_code_of_graphs() -> None:
-    """torch keeps the code of every graph that it makes for tracebacks."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
-    before = linecache.cache.keys() | _loader.eval_cache.keys()
-    assert nl.residual_map(model, torch.randn(2, 4)).by_path
-    assert not [name for name in {*linecache.cache, *_loader.eval_cache} - before if name.startswith("<")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import count
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from command_outputs import check_output
 from gallery import ROWS
 from matrix.case import changed, state_of
 
-import normless as nl
 from normless import residual_map
 from normless.cli import main
 from normless.cli._inspection import GroupSize, inspect_network
@@ -77,21 +75,3 @@ def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPa
     assert plans["skipinit"].by_edit == without | {"BranchMultiplier(init=0.0)": 2}
     assert plans["sqrt2"].by_edit == without | {"ScaleSums(factor=0.7071067811865475)": 2}
     assert "deepnorm" in str(plans["deepnorm"].reason).lower()
-
-
-def test_a_scheme_that_runs_the_network_is_planned_by_name_only() -> None:
-    model, (x,) = ROWS["TabularResNet"].network(), ROWS["TabularResNet"].example()[0]
-    # An iterator, since the pass of the map restores the lists of hooks.
-    passes = count()
-
-    def counted(*_: Any) -> None:
-        next(passes)
-
-    model.register_forward_hook(counted)
-    listed = {item.scheme: item for item in inspect_network(model, x).schemes}
-    assert next(passes) == 1
-    assert not listed["lsuv"].changes
-    assert "--schemes lsuv" in str(listed["lsuv"].reason)
-    (named,) = inspect_network(model, x, schemes=["lsuv"]).schemes
-    assert named.reason is None
-    assert [change.path for change in named.changes] == [change.path for change in nl.plan(model, "lsuv", x)]
