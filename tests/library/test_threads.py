@@ -100,7 +100,6 @@ SHARED, DROPPING = Network(), Network(dropout=0.5)
 CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "residual_map": lambda net: nl.residual_map(net, images()),
     "convert": lambda net: nl.convert(net, "skipinit", images()),
-    "convert with a batch": lambda net: nl.convert(net, "dyt(alpha=search)", images()),
     "plan": lambda net: nl.plan(net, "fixup", images()),
     "probe": lambda net: nl.probe(net, BATCH, ("signal", "gradients")).signal.to_csv(),
     "mixes_examples": lambda net: nl.mixes_examples(net, images()),
@@ -112,7 +111,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "diagnose": lambda net: nl.diagnose(net, BATCH, trial_steps=2).to_dict(),
     "diagnose a network with dropout": lambda _: nl.diagnose(DROPPING, BATCH, trial_steps=1).to_dict(),
 }
-LONG = ("convert with a batch", "diagnose")
+LONG = ("diagnose",)
 
 
 @pytest.mark.parametrize("repeated", [1, pytest.param(5, marks=pytest.mark.slow)])
