@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import config as fx_config
 
 import normless as nl
-from normless._internal.exclusive import borrowing, exclusive
+from normless._internal.exclusive import exclusive
 
 THREADS = 6
 
@@ -78,12 +78,6 @@ def is_free() -> bool:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(taken).result()
-
-
-@borrowing
-def alone() -> Iterator[None]:
-    """Keep other threads out of the library."""
-    yield
 
 
 def digest(value: Any) -> Any:
