@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from written_networks import Written
 
-from normless.optim import make_optimizer
+from normless.optim import OPTIMIZERS, make_optimizer
+from normless.probes import descend
 
 INPUTS = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+NAMES = [name for name in OPTIMIZERS if name not in ("LBFGS", "SparseAdam", "Muon")]
 
 
 def network() -> Any:
@@ -20,6 +22,15 @@ def network() -> Any:
         torch.manual_seed(0)
         layers = {"first": nn.Linear(6, 8), "hidden": nn.Linear(8, 8), "last": nn.Linear(8, 3)}
         return Written(lambda m, x: m.last((h := m.first(x)) + m.hidden(m.norm(h))), **layers, norm=nn.LayerNorm(8))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_optimizer_trains_the_groups_by_role(name: str) -> None:
+    model = network()
+    optimizer = make_optimizer(name, model, INPUTS)
+    assert {group["name"] for group in optimizer.param_groups} > {"biases"}
+    losses = list(descend(model, [(INPUTS, INPUTS[:, :3])] * 20, optimizer, loss=nn.MSELoss()))
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has Muon since 2.9")
