@@ -69,6 +69,31 @@ def test_a_run_without_memory_begins_again_when_another_has_ended(tmp_path: Path
     assert order(tmp_path)[-2:] == [(1, 1), (1, 2)]
 
 
+def _limit_after(speeds: dict[int, float]) -> int:
+    """The limit that is found where so many runs together make so many steps per second, and each takes 10 bytes."""
+    now = 0.0
+
+    def memory() -> tuple[float, float]:
+        return 10.0 * len(admission._turns), 1e9 - 10.0 * len(admission._turns)
+
+    admission = Admission(None, memory, lambda: now)
+    for _ in range(5_000):
+        runs = admission.limit
+        for run in range(runs):
+            if run not in admission._turns:
+                admission.begin(run)
+            now += 1 / speeds[runs]
+            admission.count(run)
+    return admission.limit
+
+
+def test_the_number_of_runs_is_doubled_while_it_pays() -> None:
+    per_second = {1: 100.0, 2: 180.0, 4: 250.0, 8: 260.0, 16: 261.0}
+    # The step from 4 to 8 makes 4 % more.
+    assert _limit_after(per_second) == 8
+    assert _limit_after({1: 100.0, 2: 101.0}) == 2
+
+
 def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any]) -> list[Any]:
     with Laboratory(folder, executor=executor) as laboratory:
         rows = laboratory.carry_out(configs)

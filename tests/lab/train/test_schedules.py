@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
-from normless_lab.train._schedules import rate_multiplier
+from normless_lab.train._schedules import rate_multiplier, set_rate
 
 
 def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
@@ -62,3 +62,10 @@ def test_step_is_torchs_multi_step(schedule: str, total: int, at: list[int], by:
 def test_falling_rates_are_torchs(schedule: str, make: Callable[[torch.optim.SGD], LRScheduler]) -> None:
     expected = rates_of(make(optimizer()), 77)
     assert [rate_multiplier(schedule, done, 77) for done in range(77)] == pytest.approx(expected, rel=1e-9)
+
+
+def test_set_rate_keeps_the_groups_relative_rates() -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "rate_scale": scale} for scale in (1.0, 0.1)]
+    stepped = torch.optim.SGD([*groups, {"params": [torch.nn.Parameter(torch.zeros(1))]}], lr=7.0)
+    set_rate(stepped, 0.5)
+    assert [group["lr"] for group in stepped.param_groups] == [0.5, 0.05, 0.5]
