@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import config as fx_config
 
 import normless as nl
-from normless._internal.exclusive import exclusive
+from normless.exclusive import exclusive
 
 THREADS = 6
 

@@ -18,14 +18,10 @@ import pytest
 from lab_helpers import TinyConfig, die, fail, stay, where, within
 
 from normless_lab.process import available_cores
-from normless_lab.sweeps import (
-    CardExecutor,
-    Laboratory,
-    LocalExecutor,
-    RayExecutor,
-    SlurmExecutor,
-    WorkerDiedError,
-)
+from normless_lab.sweeps import Laboratory, LocalExecutor
+from normless_lab.sweeps._card import CardExecutor
+from normless_lab.sweeps._clusters import RayExecutor, SlurmExecutor
+from normless_lab.sweeps._processes import WorkerDiedError
 
 
 def needs(package: str) -> pytest.MarkDecorator:

@@ -10,7 +10,8 @@ from diagnosed import diagnose, kinds, vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless.doctor import Treatment, treat
+from normless.doctor import Treatment
+from normless.doctor._treatment import treat
 from normless.doctor.facts._guessing import lowest_of_constants
 
 
