@@ -29,19 +29,11 @@ from .gamma_rate import (
 )
 from .histograms import (
     ActivationHistograms as ActivationHistograms,
-    OutputGradientHistograms as OutputGradientHistograms,
     ParameterGradientHistograms as ParameterGradientHistograms,
     peak_counts as peak_counts,
 )
-from .jacobian import jacobian_spectrum as jacobian_spectrum
 from .network_function import last_stem_layer as last_stem_layer
-from .sgd_noise import (
-    StepErrors as StepErrors,
-    noise_per_example as noise_per_example,
-    per_example_gradients as per_example_gradients,
-    sgd_noise_table as sgd_noise_table,
-    step_errors as step_errors,
-)
+from .sgd_noise import noise_table as noise_table, per_example_gradients as per_example_gradients
 from .stream import ExampleCovariance as ExampleCovariance, StreamVariance as StreamVariance
 from .summand_tables import (
     GradientSums as GradientSums,
@@ -54,8 +46,6 @@ from .training_signals import (
     GradientCorrelation as GradientCorrelation,
     WeightDynamics as WeightDynamics,
     gradient_correlation_table as gradient_correlation_table,
-    l2_share as l2_share,
-    loss_terms as loss_terms,
 )
 from .updates import (
     function_update_table as function_update_table,

@@ -45,11 +45,8 @@ def test_probes_leave_the_random_numbers_of_the_card_as_they_were(card: torch.de
     assert torch.equal(before, torch.get_device_module(card).get_rng_state(card))
 
 
-BATCH_SIZES: dict[str, Any] = {"batch_sizes": (1, 2), "draws": 4}
-DECAY: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1}
+DRAWN = torch.tensor([[0, 1], [2, 2]])
 FUNCTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
-    "jacobian_spectrum": lambda model, x, y: papers.jacobian_spectrum(model, x),
-    "classwise_gradients": papers.classwise_gradients,
     "classwise_elements": lambda model, x, y: papers.classwise_elements(model, x, y, "classifier.weight"),
     "find_divergence": lambda model, x, y: papers.find_divergence(model, [(x, y)], 0.1),
     "largest_stable_rate": lambda model, x, y: papers.largest_stable_rate(model, [(x, y)] * 2),
@@ -60,12 +57,11 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
     "loss_along": lambda model, x, y: papers.loss_along(
         model, x, y, papers.steepest_descent(model, x, y), (0.0, 0.1)
     ),
-    "loss_terms": lambda model, x, y: papers.loss_terms(model, nl.param_groups(model, **DECAY), x, y),
     "moments_along": lambda model, x, y: papers.moments_along(
         model, x, y, papers.steepest_descent(model, x, y), (0.0, 0.1)
     ),
     "update_trace": papers.update_trace_table,
-    "sgd_noise": lambda model, x, y: papers.sgd_noise_table(model, x, y, F.cross_entropy, **BATCH_SIZES),
+    "sgd_noise": lambda model, x, y: papers.noise_table(model, x, y, F.cross_entropy, [(0.1, DRAWN.to(x.device))]),
 }
 
 
