@@ -15,10 +15,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Loss, Setting, Watcher, observe
+from normless.probes import Setting, Watcher, observe
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless_papers.probes.network_function import (
     NO_OWNER,
@@ -68,24 +67,13 @@ class GradientCorrelation(Watcher):
         return pd.DataFrame(self.rows, columns=columns).sort_values("block", ignore_index=True)
 
 
-def gradient_correlation_table(
-    model: nn.Module,
-    inputs: Any,
-    targets: Any = None,
-    residual_map: ResidualMap | None = None,
-    *,
-    loss: Loss = F.cross_entropy,
-    training: bool = True,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Measure `GradientCorrelation` of the loss or, without targets, of a random direction of the logits.
+def gradient_correlation_table(model: nn.Module, inputs: Any, *, seed: int = 0) -> pd.DataFrame:
+    """Measure `GradientCorrelation` of a random direction of the logits, normal and drawn from `seed`.
 
-    That direction (normal, drawn from `seed`) is the same for all examples, so their classes do not matter. The other
-    arguments are those of `normless.probes.observe`.
+    It is the same for all examples, so their classes do not matter.
     """
     watcher = GradientCorrelation()
-    targets, loss = (targets, loss) if targets is not None else (seed, _along_one_direction)
-    observe(model, [watcher], inputs, targets, loss=loss, residual_map=residual_map, training=training)
+    observe(model, [watcher], inputs, seed, loss=_along_one_direction)
     return watcher.table()
 
 

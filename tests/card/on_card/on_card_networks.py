@@ -53,7 +53,7 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
     "function_update": papers.function_update_table,
     "gamma_invariance": papers.gamma_invariance,
     "gamma_updates": papers.gamma_updates,
-    "gradient_correlation": papers.gradient_correlation_table,
+    "gradient_correlation": lambda model, x, y: papers.gradient_correlation_table(model, x),
     "loss_along": lambda model, x, y: papers.loss_along(
         model, x, y, papers.steepest_descent(model, x, y), (0.0, 0.1)
     ),

@@ -44,7 +44,7 @@ BY_LOSS: dict[str, Measurement] = {
 }
 OTHERS: dict[str, Measurement] = {
     "input homogeneity": lambda model, x, y, loss: input_homogeneity(model, x),
-    "homogeneous sets": lambda model, x, y, loss: homogeneous_sets(model, x, factors=(0.5,)),
+    "homogeneous sets": lambda model, x, y, loss: homogeneous_sets(model, x),
 }
 
 
