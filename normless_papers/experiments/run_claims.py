@@ -9,7 +9,8 @@ A row of `claims` has a `claim` and one comparison:
 - `stable: labels`: no run with these labels diverges; inconclusive below three runs.
 
 A term is a number, `{COLUMN: labels}` for `Runs.final`, `{accuracy: labels}` for the accuracy at the best rate,
-`{times: [factor, term]}` or `{difference: [term, term]}`. Labels are values by axis; `rate: best` is the rate with
+`{optimum: [METRIC, labels]}` for `Runs.optimum`, `{times: [factor, term]}`, `{difference: [term, term]}`, `{mean:
+[term, term]}`, or `{named: [name, term]}`. Labels are values by axis; `rate: best` is the rate with
 the best accuracy, and `depth: smallest` the smallest depth that was run.
 
 `over: {depth: {from: 101}}` stands for a claim at each depth from 101 on, `{to: 100}` up to 100, and `{after: 1}`
@@ -29,7 +30,18 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from normless_lab.sweeps import SHARE
-from normless_papers.claims import Check, Estimate, at_scale, check, difference, in_every, larger, near, not_asked
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    at_scale,
+    check,
+    combined,
+    difference,
+    in_every,
+    larger,
+    near,
+    not_asked,
+)
 from normless_papers.claims.declared import Row
 from normless_papers.claims.training import chance_of, is_control, trains
 
@@ -78,6 +90,12 @@ class _Sized:
             return self.value(given[1]).scaled(given[0])
         if name == "difference":
             return difference(*map(self.value, given))
+        if name == "mean":
+            return combined([(0.5, self.value(own)) for own in given])
+        if name == "named":
+            return replace(self.value(given[1]), name=given[0])
+        if name == "optimum":
+            return self.runs.optimum(given[0], **self.labels(given[1]))
         labels = self.labels(given)
         own = self.runs.accuracy(**labels) if name == "accuracy" else self.runs.final(name, **labels)
         if "single" not in self.row:

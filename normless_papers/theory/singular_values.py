@@ -234,9 +234,10 @@ def conditioning_table(extremes: pd.DataFrame, size: int) -> pd.DataFrame:
     edge to the quantile 1/(2N), near the smallest of N values.
 
     Returns:
-        From rows of `extremes_table` of this size and entries of variance 1/N, one row per number of factors: ``factors``,
-        ``runs``, mean, sample deviation (NaN for a single run) and prediction of ``log10_condition`` and ``largest``
-        (``mean_…``, ``std_…``, ``predicted_…``), and ``predicted_log10_growth`` per factor; see `condition_growth`.
+        From rows of `extremes_table` of this size and entries of variance 1/N, one row per number of factors:
+        ``factors``, ``runs``, mean, sample deviation (NaN for a single run) and prediction of ``log10_condition`` and
+        ``largest`` (``mean_…``, ``std_…``, ``predicted_…``), and ``predicted_log10_growth`` per factor; see
+        `condition_growth`.
     """
     aggregates = {
         f"{kind}_{name}": (name, kind) for name in ("log10_condition", "largest") for kind in ("mean", "std")
