@@ -3,7 +3,7 @@
 A row of `claims` has a `claim` and one comparison:
 
 - `above: [term, term]`, and perhaps `by`: see `larger`; `below: [term, term]` is its reverse; `near: [term, expected,
-  tolerance]`;
+  tolerance]`; `within: [term, low, high]`;
 - `trains: labels` or `fails: labels`, with the labels of the control as `against`, and perhaps its `least` gain: see
   `Runs.trains` and `Runs.does_not_train`;
 - `stable: labels`: no run with these labels diverges; inconclusive below three runs.
@@ -17,7 +17,8 @@ the best accuracy, and `depth: smallest` the smallest depth that was run.
 without the smallest one; the depth is added to the labels and replaces `{depth}` in the claim, `{smallest}` is the
 smallest. `scale: number` or `scale: shape` leaves the claim open in a smaller set-up, see `at_scale`; `single` is the
 known deviation of a single run of the paper's set-up; `control: labels` leaves the claim open unless runs with these
-labels make half of the possible gain.
+labels make half of the possible gain; `all: {COLUMN: {axis: [label, …]}}` unless that column is true of all of these
+runs, with the reason as `why`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from normless_papers.claims import (
     larger,
     near,
     not_asked,
+    within,
 )
 from normless_papers.claims.declared import Row
 from normless_papers.claims.training import chance_of, is_control, trains
@@ -111,6 +113,10 @@ def _claimed(at: _Sized, claim: str) -> Check:
     found = _compared(at, claim)
     if "control" in row and not is_control(runs.accuracy(**row["control"]), chance_of(runs.table)):
         found = not_asked(found, "batch norm made less than half of the possible gain")
+    for column, labels in row.get("all", {}).items():
+        ((axis, names),) = labels.items()
+        if not runs.table[runs.table[axis].isin(names)][column].eq(True).all():
+            found = not_asked(found, row["why"])
     return at_scale(found, runs.reduction, row["scale"]) if "scale" in row else found
 
 
@@ -121,6 +127,8 @@ def _compared(at: _Sized, claim: str) -> Check:
         return larger(claim, *map(at.value, pair), by=row.get("by", 0.0))
     if "near" in row:
         return near(claim, at.value(row["near"][0]), *row["near"][1:])
+    if "within" in row:
+        return within(claim, at.value(row["within"][0]), *row["within"][1:])
     if "stable" in row:
         return stable(claim, own := runs.chosen(**at.labels(row["stable"])), own["outcome"] != "diverged")
     against, least = at.labels(row["against"]), row.get("least", SHARE)

@@ -129,22 +129,14 @@ class LinearSystems:
         """Compute Z = A_i U Σ for a weight A_i, both of shape (p, n)."""
         return weight @ self.basis * self.scales
 
-    def weight(self, variables: Tensor) -> Tensor:
-        """Compute A_i for the variables Z, both of shape (p, n)."""
-        return variables / self.scales @ self.basis.T
-
     def column_losses(self, variables: Tensor) -> Tensor:
         """Compute ||Ā z_j - ȳ_j||² of every column z_j of Z, shape (n,); their sum plus C is the network's loss."""
         return (self.matrix @ variables - self.targets).square().sum(dim=0)
 
-    def solution(self) -> Tensor:
-        """Solve for Z at the minimum, shape (p, n), each column by least squares."""
-        columns = [torch.linalg.lstsq(self.matrix, column.unsqueeze(1)).solution for column in self.targets.T]
-        return torch.cat(columns, dim=1)
-
     def minimum(self) -> float:
-        """Return the minimum of the loss over the layer, including C."""
-        return float(self.column_losses(self.solution()).sum()) + self.constant
+        """Return the minimum of the loss over the layer, including C, each column by least squares."""
+        columns = [torch.linalg.lstsq(self.matrix, column.unsqueeze(1)).solution for column in self.targets.T]
+        return float(self.column_losses(torch.cat(columns, dim=1)).sum()) + self.constant
 
 
 def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, targets: Tensor) -> LinearSystems:

@@ -188,18 +188,19 @@ def singular_value_table(
         entries, gain, seed: as in `random_factors`.
 
     Returns:
-        One row per value, largest first within a product: ``factors``, ``run``, ``index`` (0..N-1),
-        ``singular_value`` s, ``squared`` s², and ``unit_squared`` s²/g^(2M), whose limiting law is that of
-        `normless_papers.theory.fuss_catalan`. ValueError for a count below 1.
+        One row per singular value s, largest first within a product: ``factors``, ``run``, and ``unit_squared``
+        s²/g^(2M), whose limiting law is that of `normless_papers.theory.fuss_catalan`.
+
+    Raises:
+        ValueError: a count is below 1.
     """
     spectra = _spectra(factors, size, runs, entries, gain, seed)
     log_gain = log(gain_of(gain, size))
     tables = []
     for count, run, logarithms in spectra:
         values = logarithms.numpy()
-        columns = {"factors": count, "run": run, "index": np.arange(size), "singular_value": np.exp(values)}
-        columns |= {"squared": np.exp(2 * values), "unit_squared": np.exp(2 * (values - count * log_gain))}
-        tables.append(pd.DataFrame(columns))
+        squares = np.exp(2 * (values - count * log_gain))
+        tables.append(pd.DataFrame({"factors": count, "run": run, "unit_squared": squares}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -214,14 +215,13 @@ def extremes_table(
 ) -> pd.DataFrame:
     """Compute the extreme singular values and condition number of every run; see `singular_value_table`.
 
-    One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_largest``, ``log10_smallest``,
-    ``log10_condition``; long products overflow without the logarithms.
+    One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_condition``.
     """
     rows = []
     for count, run, logarithms in _spectra(factors, size, runs, entries, gain, seed):
         largest, smallest = float(logarithms[0]) / log(10), float(logarithms[-1]) / log(10)
-        row = {"factors": count, "run": run, "largest": 10**largest, "log10_largest": largest}
-        rows.append(row | {"log10_smallest": smallest, "log10_condition": largest - smallest})
+        row = {"factors": count, "run": run, "largest": 10**largest}
+        rows.append(row | {"log10_condition": largest - smallest})
     return pd.DataFrame(rows)
 
 
