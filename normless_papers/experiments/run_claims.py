@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -47,9 +47,8 @@ from normless_papers.claims import (
 from normless_papers.claims.declared import Row
 from normless_papers.claims.training import chance_of, is_control, trains
 
-if TYPE_CHECKING:
-    from normless_papers.experiments.runs import Runs
-
+# `normless_papers.experiments.runs.Runs`, whose file imports this one.
+Runs: TypeAlias = Any
 Labels = Mapping[str, Any]
 # Stability takes this many runs.
 _RUNS = 3
@@ -97,9 +96,10 @@ class _Sized:
         if name == "named":
             return replace(self.value(given[1]), name=given[0])
         if name == "optimum":
-            return self.runs.optimum(given[0], **self.labels(given[1]))
+            best: Estimate = self.runs.optimum(given[0], **self.labels(given[1]))
+            return best
         labels = self.labels(given)
-        own = self.runs.accuracy(**labels) if name == "accuracy" else self.runs.final(name, **labels)
+        own: Estimate = self.runs.accuracy(**labels) if name == "accuracy" else self.runs.final(name, **labels)
         if "single" not in self.row:
             return own
         known = own.n == 1 and not self.runs.reduction
@@ -132,13 +132,15 @@ def _compared(at: _Sized, claim: str) -> Check:
     if "stable" in row:
         return stable(claim, own := runs.chosen(**at.labels(row["stable"])), own["outcome"] != "diverged")
     against, least = at.labels(row["against"]), row.get("least", SHARE)
+    checked: Check
     if "fails" in row:
-        return runs.does_not_train(claim, against=against, least=least, **at.labels(row["fails"]))
-    labels = at.labels(row["trains"])
-    if "single" in row:
-        pair = at.value({"accuracy": labels}), at.value({"accuracy": against})
-        return trains(claim, *pair, chance_of(runs.table), least=least)
-    return runs.trains(claim, against=against, least=least, **labels)
+        checked = runs.does_not_train(claim, against=against, least=least, **at.labels(row["fails"]))
+    elif "single" in row:
+        accuracy, control = (at.value({"accuracy": given}) for given in (row["trains"], row["against"]))
+        checked = trains(claim, accuracy, control, chance_of(runs.table), least=least)
+    else:
+        checked = runs.trains(claim, against=against, least=least, **at.labels(row["trains"]))
+    return checked
 
 
 def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:

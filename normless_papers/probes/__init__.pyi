@@ -29,6 +29,7 @@ from .gamma_rate import (
 )
 from .histograms import (
     ActivationHistograms as ActivationHistograms,
+    OutputGradientHistograms as OutputGradientHistograms,
     ParameterGradientHistograms as ParameterGradientHistograms,
     peak_counts as peak_counts,
 )

@@ -1,4 +1,4 @@
-"""Histograms of activations and of parameters' gradients, at chosen layers and channels."""
+"""Histograms of activations, of their gradients and of parameters' gradients, at chosen layers and channels."""
 
 from __future__ import annotations
 
@@ -59,7 +59,27 @@ class _Histograms(Watcher):
 
 
 @dataclass
-class ActivationHistograms(LayerTables, _Histograms):
+class _LayerHistograms(LayerTables, _Histograms):
+    channels: Sequence[int] | None = None
+
+    columns = _Histograms.columns
+    table = _Histograms.table
+
+    def count_channels(self, layer: Layer, module: nn.Module, y: Tensor) -> None:
+        """Add a histogram of each chosen channel, or of all channels together."""
+        where = self._places[layer].columns() | {"call": layer.call}
+        if self.channels is None:
+            self.count(where, y)
+            return
+        matrix = by_channel(module, y)
+        for channel in self.channels:
+            if not 0 <= channel < len(matrix):
+                raise ValueError(f"Layer {layer.path} has the channels 0 to {len(matrix) - 1}, not {channel}.")
+            self.count(where | {"channel": channel}, matrix[channel])
+
+
+@dataclass
+class ActivationHistograms(_LayerHistograms):
     """Histograms of the outputs of weight layers, before norm and activation (Bjorck et al., figures 13 and 14).
 
     Args:
@@ -71,21 +91,19 @@ class ActivationHistograms(LayerTables, _Histograms):
         ValueError: a layer or channel that the network does not have.
     """
 
-    channels: Sequence[int] | None = None
-
-    columns = _Histograms.columns
-    table = _Histograms.table
-
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        where = self._places[layer].columns() | {"call": layer.call}
-        if self.channels is None:
-            self.count(where, y)
-            return
-        matrix = by_channel(module, y)
-        for channel in self.channels:
-            if not 0 <= channel < len(matrix):
-                raise ValueError(f"Layer {layer.path} has the channels 0 to {len(matrix) - 1}, not {channel}.")
-            self.count(where | {"channel": channel}, matrix[channel])
+        self.count_channels(layer, module, y)
+
+
+@dataclass
+class OutputGradientHistograms(_LayerHistograms):
+    """Histograms of the gradients of the loss with respect to the outputs of weight layers.
+
+    Arguments and errors are those of `ActivationHistograms`.
+    """
+
+    def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+        self.count_channels(layer, module, gradient)
 
 
 @dataclass

@@ -106,7 +106,7 @@ def _of_network(factors: int, size: int, seed: int) -> float:
         for layer in network:
             nn.init.xavier_normal_(layer.get_parameter("weight"))
     jacobian = torch.func.jacrev(network.double())(torch.zeros(size, dtype=torch.float64))
-    squares = torch.linalg.svdvals(jacobian).square().numpy()
+    squares = torch.linalg.svdvals(jacobian.detach()).square().numpy()
     values = pd.DataFrame({"factors": factors, "run": 0, "unit_squared": squares})
     return float(distance_to_law(values)["distance"].max())
 

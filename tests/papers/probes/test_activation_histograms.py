@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from measured import measured
-from torch import nn
+from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.residual import Layer, ResidualMap
 from normless_papers.probes.histograms import (
     ActivationHistograms,
+    OutputGradientHistograms,
     ParameterGradientHistograms,
 )
 
@@ -40,11 +43,17 @@ def test_bins_are_those_of_numpy(examples: int, channels: int, side: int, bins: 
     assert together["channel"].isna().all()
 
 
-def test_gradients_of_parameters_are_those_of_autograd() -> None:
+def test_gradients_of_parameters_and_outputs_are_those_of_autograd() -> None:
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
     told = measured(ParameterGradientHistograms(12, ["blocks.0.conv1.weight"]), model, x, targets)
-    weight = torch.autograd.grad(F.cross_entropy(model.train()(x), targets), [model.blocks[0].conv1.weight])[0]
+    outputs = measured(OutputGradientHistograms(12, ["blocks.0.conv1"], [2]), model, x, targets)
+    kept: list[Tensor] = []
+    layer: Any = model.train().blocks[0].conv1
+    layer.register_forward_hook(lambda _, __, y: kept.append(y))
+    weight, output = torch.autograd.grad(F.cross_entropy(model(x), targets), [layer.weight, *kept])
     counts, edges = np.histogram(weight.numpy(), bins=12)
     assert told["count"].sum() == weight.numel()
     np.testing.assert_allclose(told["low"], edges[:-1], rtol=1e-3, atol=1e-7)
     assert np.abs(told["count"].to_numpy() - counts).sum() <= 0.02 * weight.numel()
+    assert outputs["count"].sum() == output[:, 2].numel()
+    assert outputs["low"].min() == pytest.approx(float(output[:, 2].min()), rel=1e-3)
