@@ -81,6 +81,11 @@ class ScalarBiases(Edit):
 
     def _before(self, surgery: Surgery, layer: Layer, source: Layer | None) -> None:
         """Add a bias before `layer`, folded into `source` if that feeds only this layer."""
+        if layer.kind == "weight" and ":" in layer.path:
+            reason = "it is a parameter that forward code multiplies by, and no layer that takes a bias; make it a "
+            raise surgery.unsupported(
+                layer.path, reason + "layer of torch.nn, or leave the biases out (biases=False)"
+            )
         is_behind_weight = source is not None and source.kind == "weight"
         if layer.kind == "activation" and source is not None and is_behind_weight and not _is_relu(surgery, layer):
             surgery.add_scalar(source.path, "output_bias", one_element(0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import sqrt
 from typing import Literal
 
@@ -12,8 +13,8 @@ from torch.nn.modules.conv import _ConvNd
 from normless.edits._edit import Edit, edit, started
 from normless.edits._initialization import scaling_parameter
 from normless.edits._surgery import Surgery
-from normless.edits._transformer import passing_rows
-from normless.errors import MissingValuesError
+from normless.edits._transformer import Matrix, parts_of
+from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import SkipOnlySum
 from normless.nn._affine import one_element, outputs_of
 from normless.residual import Layer, ResidualBlock
@@ -114,7 +115,7 @@ class RescaleBranches(Edit):
     """Multiply the weights of each m-layer branch by gain · L^(-1/(2m-2)) for L branches (Fixup, rule 2, eq. 5).
 
     Layers that only compute a factor (squeeze-excite, query and key of an attention) keep their scale, even if one
-    weight packs them with the values, as its name says. With m = 2 the factor is L^(-1/2), with m = 3 L^(-1/4).
+    weight packs them with the values. With m = 2 the factor is L^(-1/2), with m = 3 L^(-1/4).
 
     Args:
         gain: a further factor; 0.1 and 10 are the ablations of Fixup's figure 4.
@@ -143,11 +144,14 @@ class RescaleBranches(Edit):
                 if id(weight) in scaled:  # Two layers share it.
                     continue
                 scaled.add(id(weight))
-                rows = weight.detach() if name == layer.gamma else passing_rows(surgery, layer)
-                with torch.no_grad():
-                    rows.mul_(factor)
+                parts = [Matrix(layer.path, name, "other", weight.detach())]
+                # Queries and keys that lie beside values in one weight; what is not known is scaled as a whole.
+                with suppress(UnsupportedEditError):
+                    parts = [part for part in parts_of(surgery, layer, name) if part.use not in ("query", "key")]
+                for part in parts:
+                    part.change(lambda values, factor=factor: values.mul_(factor))  # type: ignore[misc]
                 whole = "gain" if name == layer.gamma else "weight"
-                what = whole if rows.shape == weight.shape else "values of its weight"
+                what = "values of its weight" if any(part.use == "value" for part in parts) else whole
                 surgery.record(layer.path, f"{what} × {factor:.4g}")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 
-import torch
 from torch import nn
 
 from normless.edits._edit import edit
@@ -103,11 +103,10 @@ def _check_post_norm(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> Non
             raise surgery.unsupported(block.name, f"{needs}, and {reason}")
 
 
-@torch.no_grad()
 def _draw(surgery: Surgery, drawn: list[Matrix], gain: float) -> None:
     """Draw matrices with Xavier's variance 2·gain² / (fan-in + fan-out), queries and keys with gain 1."""
     for matrix in drawn:
         own = 1.0 if matrix.use in ("query", "key") else gain
-        nn.init.xavier_normal_(matrix.rows, gain=own)
+        matrix.change(partial(nn.init.xavier_normal_, gain=own))
         what = matrix.path if matrix.use == "other" else f"{matrix.path}, {matrix.use}"
         surgery.record(matrix.path, f"{what}: weight from xavier × {own:.4g}")

@@ -35,17 +35,21 @@ class Reinitialize(Edit):
         tied_paths = surgery.tied_layers()
         for layer in surgery.weight_layers():
             tied = layer.path in tied_paths
-            for weight in () if tied else _weights(surgery, layer):
-                INITIALIZATIONS[self.kind](weight)
+            if not tied:
+                _draw(surgery, layer, self.kind)
             for name in layer.shifts:
                 nn.init.zeros_(surgery.parameter(name))
             surgery.record(layer.path, _TIED if tied else f"weight from {self.kind}")
 
 
-def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
-    """Return the weight of a layer, or each of the weights that an attention packs into one."""
+def _draw(surgery: Surgery, layer: Layer, kind: Kind) -> None:
+    """Draw the weight of a layer, or each of the weights that an attention packs into one."""
     weight = None if ":" in layer.path else getattr(surgery.get(layer.path), "weight", None)
-    return [weight] if isinstance(weight, Tensor) else [part.rows for part in parts_of(surgery, layer)]
+    if isinstance(weight, Tensor):
+        INITIALIZATIONS[kind](weight)
+    else:
+        for part in parts_of(surgery, layer):
+            part.change(INITIALIZATIONS[kind])
 
 
 @edit

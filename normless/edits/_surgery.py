@@ -17,6 +17,7 @@ from normless.edits._calibration import Calibration
 from normless.edits._lifted import Lifted
 from normless.edits._original import Original
 from normless.edits._plan import Change as Change
+from normless.edits._projections import Projections
 from normless.edits._trained import is_trained, module_at, parameter_at
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
@@ -24,6 +25,7 @@ from normless.nn._affine import TakesParts, is_attention, takes_scalars, with_in
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual._classify import embedding_weights
 from normless.residual._network import is_within
+from normless.residual._shared import with_shared_once
 from normless.signal import Gain, gains
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -80,7 +82,7 @@ class Surgery:
     def __post_init__(self) -> None:
         self._edit_text = repr(self.edit)
         self.runs = Counter(layer.path for layer in self.map.layers())
-        self.map = self.map.with_shared_once()
+        self.map = with_shared_once(self.map)
         self.lifted = Lifted(self.model, self.map)
         first: dict[nn.Module, str] = {}
         self._aliases: dict[str, list[str]] = defaultdict(list)
@@ -228,6 +230,15 @@ class Surgery:
     def depth(self) -> int:
         """L, the number of blocks in series; a block that runs repeatedly counts each time."""
         return sum(len(block.levels) for block in self.blocks())
+
+    @cached_property
+    def projections(self) -> Projections:
+        """The weights that make queries and keys."""
+        flow, blocks = self.map.flow, [*self.map.walk()]
+        sums = {at for block in blocks for addition in block.additions for at in flow.parts.get(addition.made_by, ())}
+        modules = {block.sum for block in blocks} - {None}
+        sums |= {at for at, operation in enumerate(flow.operations) if operation.module in modules}
+        return Projections(flow, frozenset(sums))
 
     def branch_end(self, block: ResidualBlock) -> Layer | None:
         """Return the layer with the output that the sum now adds, None if an operation follows it."""

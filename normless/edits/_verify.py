@@ -80,6 +80,7 @@ def _check_runs(surgery: Surgery, seen: Pass) -> None:
     """Check that modules of edits run at most as often as those they replaced, and sums if their branches run."""
     for path in sorted(surgery.replaced):
         parent = seen.runs[path.rpartition(".")[0]] if path not in surgery.runs else 1
+        parent *= surgery.lifted.runs.get(path, 1)
         if seen.runs[path] > max(1, surgery.runs[path], parent):
             raise UnsupportedEditError(_wrong_count(surgery, path, seen.runs[path]))
     for block, paths in surgery.lifted_sums():
