@@ -116,10 +116,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         is_product = operation.name in ops.PLAIN_PRODUCT
         make = partial(LogitProduct, attention.scale) if is_product else AttentionFunction
         # The steps of a loop that make queries and keys by the same weights are one attention.
-        weights = {
-            turn: {at for part in flow.parts.get(turn, ()) for at in flow[part].operands} for turn in call.turns
-        }
-        keys = {turn: frozenset(_weights(surgery, read)) or turn for turn, read in weights.items()}
+        keys = {turn: frozenset(_weights(surgery, flow.parts.get(turn, ()))) or turn for turn in call.turns}
         with surgery.refusing_at(path, "its attention is an operator in the forward code: {}"):
             paths = surgery.lifted.calls(call, make, keys, _operands)
         for at in paths:

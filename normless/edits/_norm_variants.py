@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from normless.edits._batch_axis import Along
 from normless.edits._edit import Edit, edit
 from normless.edits._norm_kinds import KINDS, Kind, is_of_kind, norm_of_kind, reason_against, take_over, torch_norm
 from normless.edits._norm_places import idle_siblings, module_of, replace_norm, whole_norms
@@ -23,6 +24,8 @@ from normless.residual._operations import BATCH_NORM
 
 Family = Kind | Literal["ghost", "partial", "alternating", "plain", "synchronized", "frozen", "domain", "split"]
 
+# Norms with statistics of each example, or of parts of the first axis.
+_OF_EXAMPLES: tuple[Family, ...] = ("instance", "group", "layer", "rms", "ghost", "split")
 _ALREADY = "it is one already"
 # These have the running statistics, γ and β of the batch norms that they replace.
 KEEPING_STATISTICS: tuple[Family, ...] = ("ghost", "partial", "alternating", "synchronized", "frozen", "split")
@@ -69,6 +72,10 @@ class ReplaceNorms(Edit):
         if len(foreign) == len(norms):
             path, reason = next(iter(foreign.items()))
             raise surgery.unsupported(path, reason)
+        if self.family in _OF_EXAMPLES:
+            for layer in norms:
+                if layer.path not in kept:
+                    _check_examples(surgery, layer, self.family)
         for layer in norms:
             if layer.path in kept:
                 surgery.record(layer.path, f"kept: {kept[layer.path]}")
@@ -168,6 +175,30 @@ def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, 
     if unknown and (surgery.inputs or surgery.kwargs):
         surgery.profile(unknown, note)
     return shapes
+
+
+def _check_examples(surgery: Surgery, layer: Layer, family: Family) -> None:
+    """Refuse a norm whose input does not have the examples on the first axis, since the new one would mix them."""
+    axis = surgery.batch_axis
+    is_last = isinstance(surgery.get(layer.path), (nn.LayerNorm, nn.RMSNorm)) and family in ("layer", "rms")
+    for index in surgery.read_by(layer.path):
+        where, shape = axis[index], surgery.map.flow[index].shape
+        if where == "free" or shape is None:
+            continue
+        if isinstance(where, Along):
+            is_first = where.axis < len(shape) - 1 if is_last else where.axis == 0
+            lie = f"along axis {where.axis} of {shape}"
+        else:
+            # The examples may be among others on the first axis; vectors have no positions.
+            is_first = is_last or len(shape) == 2 or shape[0] % axis.size == 0
+            lie = f"in {shape}, packed in a way that was not followed"
+        if not is_first:
+            raise surgery.unsupported(
+                layer.path,
+                f"its input has the {axis.size} examples {lie}, and {family} norm there would take its statistics "
+                "over several examples; move them to the first axis in front of the norm, or convert other parts "
+                "by only=",
+            )
 
 
 def _checked(**counts: int) -> int:

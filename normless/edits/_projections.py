@@ -146,7 +146,7 @@ class Projections:
         """Return the numbers of the elements of a weight as an operation reads them, (batch, outputs, inputs)."""
         elements: Any = torch.arange(prod(shape)).reshape(shape)
         for move in self._fixed(at, name).moves or ():
-            elements = _moved(move, elements)
+            elements = moved(move, elements)
         axes = _axes(self.flow[at], name, elements.dim())
         if axes is None:
             raise ValueError(f"how its outputs lie in {name} is not known")
@@ -175,17 +175,17 @@ class Projections:
             if made is None:
                 return _UNKNOWN
             values[at] = made
-        rows = torch.cat([_UNKNOWN, *(value.reshape(-1) for value in values[end])]).unique()
+        rows: Tensor = torch.unique(torch.cat([_UNKNOWN, *(value.reshape(-1) for value in values[end])]))  # type: ignore[no-untyped-call]
         return rows[rows >= 0].long()
 
     def _followed(self, operation: Operation, values: dict[int, list[Any]]) -> list[Any] | None:
         """Apply an operation to numbers of outputs, each of several possible; None if it mixes them otherwise."""
         read = [parent for parent in operation.parents if parent in values]
         if operation.name in ops.MOVING and len(read) == 1:
-            return [_moved(operation, value) for value in values[read[0]]]
+            return [moved(operation, value) for value in values[read[0]]]
         if operation.name in _JOINING:
             most = max(len(values[parent]) for parent in read)
-            return [_moved(operation, self._members(operation, values, number)) for number in range(most)]
+            return [moved(operation, self._members(operation, values, number)) for number in range(most)]
         if operation.name in ops.REDUCTION | ops.LENGTHS:
             return []  # as the length of a query, which divides it
         several = [value for parent in read for value in values[parent]]
@@ -222,7 +222,7 @@ def _axes(operation: Operation, parameter: str, dim: int) -> _Axes | None:
 
 
 def _axes_in_einsum(operation: Operation, parameter: str, dim: int) -> _Axes | None:
-    letters, result, members = _einsum(operation)
+    letters, result, members = einsum_of(operation)
     at = [k for k, one in enumerate(members) if isinstance(one, Fixed) and parameter in one.parameters]
     if len(at) != 1 or not result.isalpha() or len(letters[at[0]]) != dim:
         return None
@@ -233,11 +233,12 @@ def _axes_in_einsum(operation: Operation, parameter: str, dim: int) -> _Axes | N
     return _Axes(batch, outputs, inputs, tuple(own.index(letter) if letter in own else None for letter in result))
 
 
-def _einsum(operation: Operation) -> tuple[list[str], str, tuple[Any, ...]]:
+def einsum_of(operation: Operation) -> tuple[list[str], str, tuple[Any, ...]]:
     """Return the letters of each operand of an einsum, those of the result, and the operands."""
     equation, *operands = operation.arguments
     terms, _, result = str(equation).replace(" ", "").partition("->")
-    return terms.split(","), result, operands[0] if isinstance(operands[0], tuple) else tuple(operands)
+    members: tuple[Any, ...] = operands[0] if isinstance(operands[0], tuple) else tuple(operands)
+    return terms.split(","), result, members
 
 
 def _numbers(operation: Operation) -> Tensor | None:
@@ -245,7 +246,7 @@ def _numbers(operation: Operation) -> Tensor | None:
     weight = next(fixed for fixed in operation.fixed if {*fixed.parameters} - {*operation.added})
     dim = len(operation.shape or ()) if operation.name in ops.CONVOLUTION else 2
     if operation.name == "einsum":
-        letters, _, members = _einsum(operation)
+        letters, _, members = einsum_of(operation)
         dim = len(letters[members.index(weight)])
     axes = _axes(operation, weight.parameters[0], dim)
     if axes is None or operation.shape is None:
@@ -259,14 +260,14 @@ def _numbers(operation: Operation) -> Tensor | None:
     return numbers.reshape(shape).expand(operation.shape)
 
 
-def _moved(operation: Operation, value: Any) -> Any:
+def moved(operation: Operation, value: Any) -> Any:
     """Apply an operation that moves elements to another first argument."""
     name, arguments = operation.name, operation.arguments[1:]
     if name == "getitem":
         return value[arguments[0]]
     if name == "slice":
         axis, start, end, *step = (*arguments, *(0, None, None)[len(arguments) :])
-        return value[(slice(None),) * (axis % value.dim()) + (slice(start, end, *step),)]
+        return value[*(slice(None),) * (axis % value.dim()), slice(start, end, *step)]
     if name in ops.RESHAPE_AS | {"view", "_unsafe_view"}:
         return value.reshape(operation.shape)
     if name in ("contiguous", "alias", "detach", "clone"):

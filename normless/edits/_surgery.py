@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied
 from normless._internal.state import running
+from normless.edits._batch_axis import BatchAxis
 from normless.edits._calibration import Calibration
 from normless.edits._lifted import Lifted
 from normless.edits._original import Original
@@ -343,10 +344,19 @@ class Surgery:
 
     def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
         """Return the shapes of the tensors that the module at `path` reads in its first run; empty if unknown."""
-        flow, names = self.map.flow, (path, *self._aliases.get(path, ()))
+        return [self.map.flow[at].shape for at in self.read_by(path)]
+
+    def read_by(self, path: str) -> list[int]:
+        """Return the operations that the module at `path` reads in its first run."""
+        names = (path, *self._aliases.get(path, ()))
         own = {at for name in names for at in self._operations.get(name, ())}
-        read = dict.fromkeys(parent for at in sorted(own) for parent in flow[at].parents)
-        return [flow[parent].shape for parent in read if parent not in own]
+        read = dict.fromkeys(parent for at in sorted(own) for parent in self.map.flow[at].parents)
+        return [parent for parent in read if parent not in own]
+
+    @cached_property
+    def batch_axis(self) -> BatchAxis:
+        """Where the examples lie in each activation."""
+        return BatchAxis(self.map.flow)
 
     @cached_property
     def _operations(self) -> dict[str, list[int]]:
