@@ -106,7 +106,8 @@ class BatchAxis:
                 own = Along(axis, outer // before, inner // after)
                 found += [own] if own.outer * self.size * own.inner == size else []
         # Of several axes of one element, that of the examples alone.
-        return min(found, key=lambda own: (own.outer * own.inner, abs(own.axis - where.axis))) if found else "unknown"
+        found.sort(key=lambda own: (own.outer * own.inner, abs(own.axis - where.axis)))
+        return found[0] if found else "unknown"
 
     def _joined(self, operation: Operation, known: list[Along], dims: int) -> Where:
         axis = operation.arguments[1] if len(operation.arguments) > 1 else 0

@@ -175,7 +175,7 @@ class Projections:
             if made is None:
                 return _UNKNOWN
             values[at] = made
-        rows: Tensor = torch.unique(torch.cat([_UNKNOWN, *(value.reshape(-1) for value in values[end])]))  # type: ignore[no-untyped-call]
+        rows: Tensor = torch.unique(torch.cat([_UNKNOWN, *(value.reshape(-1) for value in values[end])]))
         return rows[rows >= 0].long()
 
     def _followed(self, operation: Operation, values: dict[int, list[Any]]) -> list[Any] | None:
@@ -266,8 +266,8 @@ def moved(operation: Operation, value: Any) -> Any:
     if name == "getitem":
         return value[arguments[0]]
     if name == "slice":
-        axis, start, end, *step = (*arguments, *(0, None, None)[len(arguments) :])
-        return value[*(slice(None),) * (axis % value.dim()), slice(start, end, *step)]
+        axis, start, end, step = (*arguments, *(0, None, None, None)[len(arguments) :])
+        return value.movedim(axis, 0)[slice(start, end, step)].movedim(0, axis)
     if name in ops.RESHAPE_AS | {"view", "_unsafe_view"}:
         return value.reshape(operation.shape)
     if name in ("contiguous", "alias", "detach", "clone"):
