@@ -59,5 +59,5 @@ def is_task(name: str) -> bool:
     return "." in name and name.partition(".")[0] in COMMANDS
 
 
-for _name, _stated in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items():
+for _name, _stated in yaml.safe_load(Path(__file__).with_name("commands.yaml").read_text("utf-8")).items():
     COMMANDS.register(_name)(Command(**_stated))

@@ -22,7 +22,6 @@ from normless.nn._domains import (
 from normless.nn._freezable import FreezableNorm as FreezableNorm, Tokens as Tokens
 from normless.nn._frozen import FrozenAffine as FrozenAffine, FrozenBatchNorm as FrozenBatchNorm
 from normless.nn._initialization import initialize as initialize
-from normless.nn._on_cuda import every_kernel as every_kernel
 from normless.nn._standardized import (
     ScaledStdConv1d as ScaledStdConv1d,
     ScaledStdConv2d as ScaledStdConv2d,
@@ -30,3 +29,4 @@ from normless.nn._standardized import (
     ScaledStdLinear as ScaledStdLinear,
 )
 from normless.nn._sum import ResidualSum as ResidualSum, SkipOnlySum as SkipOnlySum
+from normless.nn.kernels import every_kernel as every_kernel

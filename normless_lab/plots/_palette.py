@@ -22,7 +22,7 @@ class Ink:
 
 _INKS = {
     group: {name: Ink(*values) for name, values in inks.items()}
-    for group, inks in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items()
+    for group, inks in yaml.safe_load(Path(__file__).with_name("palette.yaml").read_text("utf-8")).items()
 }
 SCHEME_INKS: Mapping[str, Ink] = _INKS["schemes"]
 VERDICT_INKS: Mapping[str, Ink] = _INKS["verdicts"]

@@ -72,7 +72,7 @@ _IN_CODE: Mapping[str, Mapping[str, Any]] = {
 }
 PLOTS: Mapping[str, Plot] = {
     name: Plot(**stated, **_IN_CODE.get(name, {}))
-    for name, stated in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items()
+    for name, stated in yaml.safe_load(Path(__file__).with_name("plot.yaml").read_text("utf-8")).items()
 }
 
 

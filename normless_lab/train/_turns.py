@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from normless._internal.exclusive import borrowing, exclusive
+from normless._internal.exclusive import borrowing
 
 if TYPE_CHECKING:
     # Reading the file of a sweep must not import torch.
@@ -223,10 +223,9 @@ def current_turn() -> Turn | None:
 
 
 def hand_over(event: Event | None = None) -> None:
-    """Let others go on, and return after an event on the card: the runs of this process, or threads that wait."""
+    """Let the other runs of this process go on, and return after an event on the card."""
     turn, state = current_turn(), getattr(_OF_THREAD, "state", None)
-    is_shared = turn is not None or exclusive.is_wanted
-    with nullcontext() if state is None or not is_shared else state.left():
+    with nullcontext() if state is None or turn is None else state.left():
         if turn is not None:
             turn.hand_over(event)
         elif event is not None:
