@@ -80,6 +80,8 @@ class MatchStatistics(Edit):
     taken back. `NoteStatistics` comes before the edits.
     """
 
+    needs = frozenset({"values", "inputs"})
+
     def apply(self, surgery: Surgery) -> None:
         noted = surgery.calibration
         if not noted.outputs:
@@ -152,7 +154,7 @@ def _outcome(
     elif place.kind != "fixed":
         made = Outcome(path, "left", reason="the fits moved the network's outputs away, and were taken back")
     else:
-        why = "it has no factor and shift to fit" if path in surgery.replaced else "the scheme keeps it"
+        why = "it has no factor and shift to fit" if path in surgery.log.replaced else "the scheme keeps it"
         made = Outcome(path, "left", reason=why)
     given = "with the statistics of the calibration batches, since it had none" if path in noted.given else ""
     reasons = filter(None, (made.reason or reason, given))
@@ -180,7 +182,7 @@ def _places(surgery: Surgery) -> list[_Place]:
             kind = "pointwise"
         elif known is not None and known.kind == "weight":
             continue
-        elif not _takes_affine(module, len(rows[0])) or not (folded is not None or path in surgery.replaced):
+        elif not _takes_affine(module, len(rows[0])) or not (folded is not None or path in surgery.log.replaced):
             kind = "fixed"
         if kind != "fixed":
             _complete(module, len(rows[0]), holders)

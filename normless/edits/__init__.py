@@ -25,6 +25,7 @@ from normless.edits._initialization import (
     ZeroClassifier as ZeroClassifier,
     ZeroLastGamma as ZeroLastGamma,
 )
+from normless.edits._modules import add_scalar as add_scalar, sums_of as sums_of
 from normless.edits._norm_variants import ReplaceNorms as ReplaceNorms
 from normless.edits._normalizer_free import (
     PredictedVariance as PredictedVariance,
@@ -42,4 +43,5 @@ from normless.edits._norms import (
     PointwiseNorms as PointwiseNorms,
     RemoveNorms as RemoveNorms,
 )
-from normless.edits._surgery import Change as Change, Surgery as Surgery
+from normless.edits._plan import Change as Change
+from normless.edits._surgery import Surgery as Surgery

@@ -81,7 +81,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         UnsupportedEditError: the network has no attention, an attention already has `part`, or its queries and keys
             cannot be identified.
     """
-    with surgery.refusing_at(""):
+    with surgery.log.refusing_at(""):
         flow = surgery.lifted.flow
     modules = dict(surgery.model.named_modules())
     whole = [path for path, module in modules.items() if isinstance(module, nn.MultiheadAttention)]
@@ -117,7 +117,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         make = partial(LogitProduct, attention.scale) if is_product else AttentionFunction
         # The steps of a loop that make queries and keys by the same weights are one attention.
         keys = {turn: frozenset(_weights(surgery, flow.parts.get(turn, ()))) or turn for turn in call.turns}
-        with surgery.refusing_at(path, "its attention is an operator in the forward code: {}"):
+        with surgery.log.refusing_at(path, "its attention is an operator in the forward code: {}"):
             paths = surgery.lifted.calls(call, make, keys, _operands)
         for at in paths:
             child = surgery.get(at)
@@ -157,7 +157,7 @@ def _factor_before(flow: Dataflow, index: int) -> float:
 
 def _weights(surgery: Surgery, products: Iterable[int]) -> Iterator[str]:
     """Iterate over the weights that make the queries and keys of products."""
-    flow, projections = surgery.map.flow, surgery.projections
+    flow, projections = surgery.map.flow, surgery.places.projections
     for operand in (operand for product in products for operand in flow[product].operands):
         for at in projections.weights_before(operand):
             yield from flow[at].factors

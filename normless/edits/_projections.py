@@ -266,7 +266,7 @@ def moved(operation: Operation, value: Any) -> Any:
     if name == "getitem":
         return value[arguments[0]]
     if name == "slice":
-        axis, start, end, step = (*arguments, *(0, None, None, None)[len(arguments) :])
+        axis, start, end, step = [*arguments, None, None, None][:4]
         return value.movedim(axis, 0)[slice(start, end, step)].movedim(0, axis)
     if name in ops.RESHAPE_AS | {"view", "_unsafe_view"}:
         return value.reshape(operation.shape)

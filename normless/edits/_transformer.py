@@ -60,10 +60,11 @@ def matrices(surgery: Surgery, blocks: Iterable[ResidualBlock]) -> dict[Residual
             values lie in a weight is not known.
     """
     uses: dict[ResidualBlock, list[Matrix]] = {}
+    known = surgery.places.projections.readers
     for block in blocks:
-        layers = surgery.left(block.branch_layers, "weight")
+        layers = surgery.places.left(block.branch_layers, "weight")
         for layer in layers:
-            readers = chain.from_iterable(surgery.projections.readers.get(name, ()) for name in layer.parameters)
+            readers = chain.from_iterable(known.get(name, ()) for name in layer.parameters)
             if any(surgery.map.flow[at].name in CONVOLUTION for at in readers):
                 reason = f"it is not a linear layer but a {layer.description}, and transformers have none on a branch"
                 raise surgery.unsupported(layer.path, reason)
@@ -83,14 +84,14 @@ def parts_of(surgery: Surgery, layer: Layer, *names: str) -> Iterator[Matrix]:
     for name in names or layer.parameters:
         weight = surgery.parameter(name).detach()
         if weight.dim() > 1:
-            with surgery.refusing_at(layer.path, f"it is a {layer.description}, and {{}}"):
-                parts = surgery.projections.parts(name, tuple(weight.shape))
+            with surgery.log.refusing_at(layer.path, f"it is a {layer.description}, and {{}}"):
+                parts = surgery.places.projections.parts(name, tuple(weight.shape))
             yield from (Matrix(layer.path, name, use, weight, elements) for use, elements in parts)
 
 
 def makes_queries(surgery: Surgery, layer: Layer) -> bool:
     """Whether a layer computes the queries of an attention, alone or together with keys and values."""
-    uses = surgery.projections.uses
+    uses = surgery.places.projections.uses
     return any(use == "query" for name in layer.parameters for use, *_ in uses.get(name, ()))
 
 
@@ -112,7 +113,7 @@ class StackEdit(Edit):
         Raises:
             UnsupportedEditError: the number of blocks of a stack is not a multiple of those per layer.
         """
-        blocks = surgery.blocks()
+        blocks = surgery.places.blocks()
         second = tuple(block for block in blocks if self.decoder in re.split(r"[.#:]", block.name))
         if len(second) in (0, len(blocks)):
             return blocks, ()

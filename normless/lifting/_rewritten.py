@@ -30,6 +30,7 @@ _Target = tuple[Position, str, Arguments]
 Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
 """The name and source of each new function, and the original function, or its class and name there."""
 
+Methods = tuple[tuple[str, Callable[..., Any]], ...]
 MODULE, TURNS = "normless_module", "normless_turns"
 
 
@@ -117,7 +118,8 @@ class Rewriter:
         sources = (
             (function.name, self._source(key, function), function.origin) for key, function in self.functions.items()
         )
-        self.module.__class__ = _rewritten_class(self.original, tuple(sources))
+        methods = getattr(type(self.module), "normless_methods", ())
+        self.module.__class__ = _rewritten_class(self.original, tuple(sources), methods)
         for name, value in list(vars(self.module).items()):
             if name not in ("_modules", "_parameters", "_buffers"):
                 vars(self.module)[name] = self._rebound(value)
@@ -331,16 +333,24 @@ def _enclosed(function: Any) -> dict[str, Any]:
     return dict(zip(function.__code__.co_freevars, cells, strict=True))
 
 
+def give_method(module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+    """Turn a module's class into a subclass with another method, an importable function."""
+    kind: Any = type(module)
+    original, sources = getattr(kind, "normless_original", kind), getattr(kind, "normless_sources", ())
+    module.__class__ = _rewritten_class(original, sources, ((name, function),))
+
+
 @cache
-def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Module]:
-    """Return the subclass of a class with functions from new sources, the same subclass for the same sources."""
+def _rewritten_class(original: type[nn.Module], sources: Sources, methods: Methods) -> type[nn.Module]:
+    """Return the subclass of a class with functions from new sources, and other methods; the same for the same."""
     members: dict[str, Any] = {}
     for name, source, origin in sources:
         member = vars(origin[0])[origin[1]] if isinstance(origin, tuple) else origin
         old = inspect.unwrap(member)
         new = _compiled(original, name, source, old)
         members[name] = staticmethod(new) if name.startswith("normless_") else _decorated(member, old, new)
-    members |= {"normless_original": original, "normless_sources": sources, "__reduce_ex__": _reduce}
+    members |= {"normless_original": original, "normless_sources": sources, "normless_methods": methods}
+    members |= {"__reduce_ex__": _reduce, **dict(methods)}
     members |= {name: getattr(original, name) for name in ("__module__", "__qualname__")}
     return type(original.__name__, (original,), members)
 
@@ -379,9 +389,9 @@ def _decorated(member: Any, old: Any, new: Any) -> Any:
 
 def _reduce(self: nn.Module, protocol: object) -> tuple[Any, ...]:
     kind: Any = type(self)
-    return _restored, (kind.normless_original, kind.normless_sources), self.__dict__.copy()
+    return _restored, (kind.normless_original, kind.normless_sources, kind.normless_methods), self.__dict__.copy()
 
 
-def _restored(original: Any, sources: Sources) -> nn.Module:
-    kind = _rewritten_class(original, sources)
+def _restored(original: Any, sources: Sources, methods: Methods) -> nn.Module:
+    kind = _rewritten_class(original, sources, methods)
     return kind.__new__(kind)

@@ -156,7 +156,8 @@ class Subject:
             return {}, {}, tokens
         positional, named = arguments_of(self.batches[0][0])
         try:
-            surgery = Surgery(self.model, self.map, positional, named, edit="diagnose_trained")
+            surgery = Surgery(self.model, self.map, (positional, named))
+            surgery.log.edit = "diagnose_trained"
             norms, refused = FreezableNorms(tokens).beside(surgery)
         except NormlessError as error:
             return {}, {"": str(error)}, tokens
