@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -13,10 +13,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from normless._internal.arguments import Call
 from normless.edits._batches import run_batches
 from normless.edits._calibration import distance
+from normless.edits._edit import Edit
 from normless.edits._surgery import Surgery
 from normless.residual._batch_statistics import keeps_statistics
 from normless.residual._description import with_article
-from normless.schemes import Scheme
 
 # A uniform factor at which a branch does not take part in training, such as ConvNeXt's layer scale of 1e-6.
 _CLOSED = 1e-3
@@ -51,7 +51,9 @@ def _outputs(surgery: Surgery, given: Call) -> list[list[Tensor]] | None:
     return None
 
 
-def lost_function(surgery: Surgery, scheme: Scheme, given: Call, known: TrainedFunction | None) -> Iterator[str]:
+def lost_function(
+    surgery: Surgery, text: str, edits: Sequence[Edit], given: Call, known: TrainedFunction | None
+) -> Iterator[str]:
     """Yield a clause if a trained network's outputs in evaluation are not those it had, with the calls to make."""
     made = None if known is None or surgery.calibration.report is not None else _outputs(surgery, given)
     if known is None or made is None or [*map(len, known.outputs)] != [*map(len, made)]:
@@ -59,10 +61,10 @@ def lost_function(surgery: Surgery, scheme: Scheme, given: Call, known: TrainedF
     far = distance(chain.from_iterable(made), chain.from_iterable(known.outputs))
     if far <= _DIFFERS:
         return
-    removes = any(own.changes == "norms removed" for own in scheme.edits)
-    kept = not any(own.loses for own in scheme.edits) and (known.with_statistics or not removes)
-    text = scheme.text if kept else "skipinit" if known.with_statistics else ""
-    calls = [f'nl.convert_trained(model, "{text}", batches)'] * bool(text)
+    removes = any(own.changes == "norms removed" for own in edits)
+    kept = not any(own.loses for own in edits) and (known.with_statistics or not removes)
+    keeping = text if kept else "skipinit" if known.with_statistics else ""
+    calls = [f'nl.convert_trained(model, "{keeping}", batches)'] * bool(keeping)
     calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
     yield (
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "
@@ -70,16 +72,16 @@ def lost_function(surgery: Surgery, scheme: Scheme, given: Call, known: TrainedF
     )
 
 
-def unchanged(surgery: Surgery, scheme: Scheme) -> Iterator[str]:
+def unchanged(surgery: Surgery, scheme: str, edits: Sequence[Edit]) -> Iterator[str]:
     """Yield a clause if a scheme of norms, which is to change them, found nothing to change."""
     norms = surgery.places.norms()
-    if scheme.name == "batch_norm" and not scheme.edits:
+    if scheme == "batch_norm" and not edits:
         if any(":" not in own.path and isinstance(surgery.get(own.path), _BatchNorm) for own in norms):
             return
         first = next((f" ({own.path} is {with_article(own.description)})" for own in norms), "")
         what = f"it has no batch norm{first}; batch_norm(replace=True) replaces norms of images and vectors"
         yield f"nothing changes, since {what}"
-    elif scheme.edits and not surgery.log.replaced and all(own.changes == "norms replaced" for own in scheme.edits):
+    elif edits and not surgery.log.replaced and all(own.changes == "norms replaced" for own in edits):
         yield "nothing changes, since its norms are so already, or are kept for the reasons in the plan"
 
 
