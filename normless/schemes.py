@@ -17,7 +17,7 @@ from normless import edits
 from normless.affine._trained import trained_form
 from normless.code_names import name_code
 from normless.edits import EDITS, Edit
-from normless.nn._initialization import Kind
+from normless.nn._initialization import Initialization
 from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
 
@@ -132,7 +132,7 @@ def as_written() -> Edits:
 
 
 @SCHEMES.register()
-def batch_norm(initialization: Kind | None = None, replace: bool = False) -> Edits:
+def batch_norm(initialization: Initialization | None = None, replace: bool = False) -> Edits:
     """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), optionally with newly drawn weights.
 
     Other norms are kept; `replace` puts batch norms in place of those of images and vectors.
@@ -384,7 +384,7 @@ soft_capping = SCHEMES.register("soft_capping")(edits.SoftCapLogits)
 
 @SCHEMES.register()
 def trained(scheme: str = "none") -> Edits:
-    """A scheme for a trained network, whose function it keeps, or nearly; see `convert_trained`.
+    """A scheme for a trained network, whose function it keeps, or nearly; see `refit`.
 
     Batch norms that the scheme removes are folded into weights, and what it puts in place of norms is fitted on the
     example inputs to what they put out. The multipliers of `skipinit` and `nf_resnet` start at 1, unless stated.

@@ -10,7 +10,7 @@ from torch.nn.modules.conv import _ConvNd
 from normless.edits._edit import Edit, edit
 from normless.edits._modules import add_scalar, add_shift, affine, can_fold, sums_of
 from normless.edits._surgery import Surgery
-from normless.nn import ShiftedActivation
+from normless.nn._activation import ShiftedActivation
 from normless.nn._affine import one_element
 from normless.residual import Layer, ResidualBlock
 

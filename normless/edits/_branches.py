@@ -18,8 +18,8 @@ from normless.edits._norm_places import outputs_at
 from normless.edits._surgery import Surgery
 from normless.edits._transformer import Matrix, parts_of
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.nn import SkipOnlySum
 from normless.nn._affine import one_element
+from normless.nn._sum import SkipOnlySum
 from normless.residual import Layer, ResidualBlock
 
 

@@ -11,10 +11,10 @@ from normless.edits._edit import Edit, edit
 from normless.edits._surgery import Surgery
 from normless.edits._transformer import parts_of
 from normless.errors import MissingValuesError
-from normless.nn._initialization import INITIALIZATIONS as INITIALIZATIONS, Kind as Kind
+from normless.nn._initialization import INITIALIZATIONS as INITIALIZATIONS, Initialization as Initialization
 from normless.residual import Layer, ResidualBlock
 from normless.residual._classify import embedding_weights
-from normless.signal import Gain, gains
+from normless.signal._factors import Gain, gains
 
 _TIED = "weight stays, since it embeds the input too"
 
@@ -31,7 +31,7 @@ class Reinitialize(Edit):
 
     loses = "draws new weights"
 
-    kind: Kind = "he"
+    kind: Initialization = "he"
 
     def apply(self, surgery: Surgery) -> None:
         if self.kind not in INITIALIZATIONS:
@@ -56,7 +56,7 @@ def _tied_layers(surgery: Surgery) -> set[str]:
     }
 
 
-def _draw(surgery: Surgery, layer: Layer, kind: Kind) -> None:
+def _draw(surgery: Surgery, layer: Layer, kind: Initialization) -> None:
     """Draw the weight of a layer, or each of the weights that an attention packs into one."""
     weight = None if ":" in layer.path else getattr(surgery.get(layer.path), "weight", None)
     if isinstance(weight, Tensor):

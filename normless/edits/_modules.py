@@ -8,7 +8,8 @@ from typing import Any, TypeVar, cast
 from torch import Tensor, nn
 
 from normless.edits._surgery import Surgery
-from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn import ResidualSum, ScalarAffine
+from normless.nn._activation import ShiftedActivation
 from normless.nn._affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import nn
 
-from normless._internal.arguments import Call
+from normless._internal.arguments import CallArguments
 from normless.edits._calibration import Calibration
 from normless.edits._lifted import Lifted
 from normless.edits._log import Log
@@ -55,7 +55,7 @@ class Surgery:
         self,
         model: nn.Module,
         found: ResidualMap,
-        example: Call = ((), {}),
+        example: CallArguments = ((), {}),
         original: Original | None = None,
         only: tuple[str, ...] = (),
         calibration: Calibration | None = None,

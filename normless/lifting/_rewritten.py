@@ -25,8 +25,8 @@ from normless.recording._places import Place, Routine
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """Returns the arguments for the child that replaces an expression; parts of the expression are already replaced."""
 
-Position = tuple[int, int, int, int]
-_Target = tuple[Position, str, Arguments]
+SourceSpan = tuple[int, int, int, int]
+_Target = tuple[SourceSpan, str, Arguments]
 Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
 """The name and source of each new function, and the original function, or its class and name there."""
 
@@ -138,7 +138,7 @@ class Rewriter:
     def _source(self, key: Place | Routine, function: _Function) -> str:
         """Return the new source of a function."""
         targets: list[_Target] = []
-        loops: list[tuple[Position, int]] = []
+        loops: list[tuple[SourceSpan, int]] = []
         for number, (place, (names, arguments)) in enumerate(self.replacements.items()):
             order, own = in_turns(names)
             counted = self._counted(place) if order == "loop" else None
@@ -164,7 +164,7 @@ class Rewriter:
             around += [(key, node) for node in inside if contains(node, step)][::-1]
         return around
 
-    def _counted(self, place: Place) -> tuple[Place | Routine, Position] | None:
+    def _counted(self, place: Place) -> tuple[Place | Routine, SourceSpan] | None:
         """Return the loop whose starts tell the branch for which a place runs; None if it is in one loop."""
         loops = self._loops_around(place)
         if len(loops) < 2:
@@ -212,7 +212,7 @@ class Rewriter:
 @lru_cache(maxsize=1024)
 def _source(
     function: Any,
-    changes: tuple[tuple[_Target, ...], tuple[tuple[Position, int], ...]],
+    changes: tuple[tuple[_Target, ...], tuple[tuple[SourceSpan, int], ...]],
     is_copy: bool,
     turns: int,
 ) -> str:
@@ -222,7 +222,7 @@ def _source(
     """
     definition = definition_of(function)
     targets, loops = changes
-    counted: dict[Position, list[int]] = defaultdict(list)
+    counted: dict[SourceSpan, list[int]] = defaultdict(list)
     for position, number in loops:
         counted[position].append(number)
     transformer = _Transformer({_at(definition, place): target for place, *target in targets}, dict(counted))
@@ -288,7 +288,7 @@ class _Transformer(ast.NodeTransformer):
     """Replace expressions of a function by calls of children."""
 
     targets: dict[ast.AST, Any]
-    loops: dict[Position, list[int]]
+    loops: dict[SourceSpan, list[int]]
 
     def visit(self, node: ast.AST) -> Any:
         visited = super().visit(node)
@@ -306,7 +306,7 @@ class _Transformer(ast.NodeTransformer):
         return ast.Assign([node.target], new) if isinstance(node, ast.AugAssign) else new
 
 
-def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
+def _at(definition: ast.FunctionDef, position: SourceSpan) -> ast.AST:
     """Return the operator at a position, else the call that ends there, since a method call starts at its name.
 
     For the targets of an assignment, return the value: an iterator runs while the targets are unpacked.
@@ -323,7 +323,7 @@ def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
     return node
 
 
-def _position(node: Any) -> Position:
+def _position(node: Any) -> SourceSpan:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 

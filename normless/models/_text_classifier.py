@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normless._internal.exclusive import borrowing
+from normless.exclusive import borrowing
 from normless.extras import import_extra
 from normless.registry import did_you_mean
 from normless.spec import parse_call

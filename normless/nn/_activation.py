@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from normless.nn._affine import TakesParts, one_element
 from normless.nn._channels import per_channel
-from normless.nn._memory_order import Order, in_order
+from normless.nn._memory_order import MemoryFormat, in_order
 from normless.nn.kernels import shifted, shifted_relu, unpromoting
 
 
@@ -80,7 +80,7 @@ class Pointwise(nn.Module):
     def __init__(self, function: Literal["tanh", "erf"], alpha: float, shift: float | None = None) -> None:
         super().__init__()
         self.function, self.channels_first = function, False
-        self.order: Order | None = None
+        self.order: MemoryFormat | None = None
         self.alpha = nn.Parameter(one_element(alpha))
         self.shift = None if shift is None else nn.Parameter(one_element(shift))
         self.register_parameter("weight", None)

@@ -14,7 +14,7 @@ import sys
 from functools import cache, reduce
 from itertools import chain
 from operator import mul
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from normless._internal.copying import Model
 from normless.errors import UnsupportedEditError
 from normless.nn.kernels import multiplied, scaled, shifted, shifted_convolution
 
@@ -270,10 +271,7 @@ def is_attention(layer: nn.Module) -> bool:
     return type(layer) in (nn.MultiheadAttention, ScalarMultiheadAttention)
 
 
-Kind = TypeVar("Kind", bound=nn.Module)
-
-
-def of_class(layer: nn.Module, kind: type[Kind]) -> Kind:
+def of_class(layer: nn.Module, kind: type[Model]) -> Model:
     """Return a layer of another class with the same parameters, parts, children, hooks and mode."""
     new = kind.__new__(kind)
     new.__dict__.update(layer.__dict__)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.fx import config as fx_config
 
 import normless as nl
-from normless._internal.exclusive import borrowing, exclusive
+from normless.exclusive import borrowing, exclusive
 
 THREADS = 6
 # Seconds after which a thread that waits is a failure.

@@ -14,7 +14,8 @@ from run_helpers import CONFIG, OnEpoch, without_seconds
 from torch import Tensor
 
 import normless as nl
-from normless_lab.train import EpochRow, RunDirectoryError, TrainConfig, train, trained_network
+from normless_lab.train import EpochRow, TrainConfig, train, trained_network
+from normless_lab.train._directory import RunDirectoryError
 from normless_lab.train._execution import are_flushed
 
 # Of another precision, with random numbers, and without.
