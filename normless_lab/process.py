@@ -122,14 +122,15 @@ def read_yaml(path: Path | str) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not YAML, or has aliases, which can stand for more values than fit in memory.
+        ValueError: the file is not YAML, or not plain, see `check_plain`.
     """
     import yaml
 
+    from normless._internal.plain_yaml import check_plain
+
     try:
         text = Path(path).read_text(encoding="utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ValueError("expected YAML without aliases (*NAME), which settings do not need")
+        check_plain(text)
         return yaml.safe_load(text)
     # A date without such a day is a ValueError, and a key that is a list a TypeError.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

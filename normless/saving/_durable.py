@@ -112,8 +112,9 @@ class Digests:
                 path.replace(keep)
 
     def is_intact(self, path: Path) -> bool:
-        """Return whether a file exists and is unchanged since it was written."""
-        return bool(_of_intact(path, self._listed()))
+        """Return whether a file is unchanged since it was written, or was not written and is not there."""
+        listed = self._listed()
+        return bool(_of_intact(path, listed)) or not (path.exists() or path.name in listed)
 
     def _listed(self) -> dict[str, list[str]]:
         """Return the digests that each file may have, by name; empty if they are unreadable."""
