@@ -49,7 +49,7 @@ fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz $(PARALLEL) $(FUZZ)
 
 faults: $(INSTALLED)
-	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
+	$(BIN)/python -m pytest tests/lab/train/file_faults.py tests/lab/sweeps/process_faults.py $(PARALLEL) $(FAULTS)
 
 # `make power POWER="--minutes 30"` takes a part. Which of the lines to change each test runs is recorded first.
 power: $(INSTALLED)

@@ -97,26 +97,6 @@ def read_table(path: Path) -> pd.DataFrame:
     return table
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, with an apostrophe before texts that a spreadsheet would take for formulas."""
-    texts = table.select_dtypes(exclude="number")
-    table.assign(**{str(name): texts[name].map(_as_text) for name in texts}).to_csv(path, index=False)
-
-
-def _as_text(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    # A carriage return alone would end a row for some readers, and is not quoted.
-    cell = cell.replace("\r\n", "\n").replace("\r", "\n")
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\n")):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
-
-
 def read_yaml(path: Path | str) -> Any:
     """The value in a YAML file.
 

@@ -47,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "bomb.yaml": BOMB,
         "merge.yaml": MERGE,
         "deep.yaml": DEEP,
+        "null.yaml": NULL,
         "sweep.yaml": SWEEP,
     }.items():
         (tmp_path / name).write_text(text)
