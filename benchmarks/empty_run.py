@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from normless_lab.sweeps import Kind
-from normless_lab.train import EpochRow, Report, Settings
+from normless_lab.train import EpochRow, Settings
+from normless_lab.train._result import Report
 
 
 @dataclass(frozen=True)

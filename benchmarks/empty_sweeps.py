@@ -29,12 +29,12 @@ from normless_lab.sweeps import (
     LaboratoryListener,
     LocalExecutor,
     RateGrid,
-    RayExecutor,
     RunRow,
     RunState,
     Sweep,
     axis_of,
 )
+from normless_lab.sweeps._clusters import RayExecutor
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "sweeps"))

@@ -1,4 +1,4 @@
-"""How often `nl.diagnose_trained` is right: networks trained here without a fault, and the same with one.
+"""How often `nl.check_health` is right: networks trained here without a fault, and the same with one.
 
 `python -m benchmarks.health [--seeds 3] [--cache FOLDER]` prints for each network without a fault its findings and
 the largest value of every quantity, and for each fault whether kind and module come first. The counts are in
@@ -234,27 +234,40 @@ def _reset(path: str) -> Callable[[nn.Module, Batches], None]:
     return lambda net, _: net.get_submodule(path).reset_running_stats()  # type: ignore[operator]
 
 
+ACT, BLOCKS = "CNN, batch norm, ReLU", "ResNet-14"
+MISFIT = ("unfitting_statistics",)
+
+
 def faults() -> Iterator[Fault]:
     """The faults."""
-    act, blocks = "CNN, batch norm, ReLU", "ResNet-14"
-    misfit = ("unfitting_statistics",)
-    yield Fault("NaN weight", act, _set("3", "weight", _first(0.1, float("nan"))), ("not_finite_state",), ("3",))
+    yield from faults_of_statistics()
+    yield from faults_of_units()
+    yield from faults_of_branches()
+
+
+def faults_of_statistics() -> Iterator[Fault]:
+    """Values that are not finite, statistics and inputs that do not fit, γ at zero."""
+    yield Fault("NaN weight", ACT, _set("3", "weight", _first(0.1, float("nan"))), ("not_finite_state",), ("3",))
     yield Fault(
-        "infinite statistic", act, _set("4", "running_var", _first(0.1, float("inf"))), ("not_finite_state",), ("4",)
+        "infinite statistic", ACT, _set("4", "running_var", _first(0.1, float("inf"))), ("not_finite_state",), ("4",)
     )
-    yield Fault("negative variance", act, _set("4", "running_var", lambda v: -v), ("negative_variance",), ("4",))
-    yield Fault("never updated", blocks, _reset("blocks.2.norm1"), ("fresh_statistics",), ("blocks.2.norm1",))
+    yield Fault("negative variance", ACT, _set("4", "running_var", lambda v: -v), ("negative_variance",), ("4",))
+    yield Fault("never updated", BLOCKS, _reset("blocks.2.norm1"), ("fresh_statistics",), ("blocks.2.norm1",))
     for name in ("running_mean", "running_var"):
         for path in ("1", "4", "7"):
             change = (lambda v: v * 6) if name == "running_var" else (lambda v: v + v.std() * 2 + 1)
-            yield Fault(f"{name} of {path}", act, _set(path, name, change), misfit, (path,))
-    yield Fault("inputs × 4", act, _inputs(lambda x: 4 * x), ("other_preprocessing",), ("1",))
-    yield Fault("inputs not centred", act, _inputs(lambda x: x + 1.5), ("other_preprocessing",), ("1",))
-    yield Fault("inputs / 255", act, _inputs(lambda x: x / 255), ("other_preprocessing",), ("1",))
-    yield Fault("inputs inverted", blocks, _inputs(lambda x: 1 - x), ("other_preprocessing",), ())
+            yield Fault(f"{name} of {path}", ACT, _set(path, name, change), MISFIT, (path,))
+    yield Fault("inputs × 4", ACT, _inputs(lambda x: 4 * x), ("other_preprocessing",), ("1",))
+    yield Fault("inputs not centred", ACT, _inputs(lambda x: x + 1.5), ("other_preprocessing",), ("1",))
+    yield Fault("inputs / 255", ACT, _inputs(lambda x: x / 255), ("other_preprocessing",), ("1",))
+    yield Fault("inputs inverted", BLOCKS, _inputs(lambda x: 1 - x), ("other_preprocessing",), ())
     for share in (0.125, 0.5):
-        yield Fault(f"γ = 0 in {share:.0%}", act, _set("4", "weight", _first(share, 0.0)), ("zero_gamma",), ("4",))
-    yield Fault("γ = 1e-7 in half", act, _set("7", "weight", _first(0.5, 1e-7)), ("zero_gamma",), ("7",))
+        yield Fault(f"γ = 0 in {share:.0%}", ACT, _set("4", "weight", _first(share, 0.0)), ("zero_gamma",), ("4",))
+    yield Fault("γ = 1e-7 in half", ACT, _set("7", "weight", _first(0.5, 1e-7)), ("zero_gamma",), ("7",))
+
+
+def faults_of_units() -> Iterator[Fault]:
+    """Units that are dead, saturated or equal."""
     for share in (0.3, 0.6):
         kill = _set("2", "bias", _first(share, -1e3))
         yield Fault(f"dead units {share:.0%}", "CNN without norms, ReLU", kill, ("dead_units",), ("2", "3"))
@@ -262,7 +275,7 @@ def faults() -> Iterator[Fault]:
         yield Fault(f"dead units {share:.0%}, MLP", "MLP, ReLU", kill, ("dead_units",), ("3", "4"))
         yield Fault(f"dead GELU {share:.0%}", "MLP, GELU, wide", kill, ("dead_units",), ("3", "4"))
         kill = _set("4", "bias", _first(share, -1e3))
-        yield Fault(f"dead units {share:.0%} before a norm", act, kill, ("dead_units",), ("4", "5"))
+        yield Fault(f"dead units {share:.0%} before a norm", ACT, kill, ("dead_units",), ("4", "5"))
     yield Fault(
         "saturated tanh", "MLP, tanh", _set("3", "weight", lambda w: 40 * w), ("saturated_units",), ("3", "4")
     )
@@ -271,19 +284,23 @@ def faults() -> Iterator[Fault]:
     yield Fault("copied rows", "MLP, GELU, wide", _set("3", "weight", _copied_rows), ("equal_units",), ("3",))
     yield Fault(
         "copied filters",
-        blocks,
+        BLOCKS,
         _set("blocks.3.conv1", "weight", _copied_rows),
         ("equal_units",),
         ("blocks.3.conv1",),
     )
+
+
+def faults_of_branches() -> Iterator[Fault]:
+    """Norms that divide by ε, branches and layers that do nothing, activations that are massive."""
     yield Fault(
         "tiny input of a norm", "ConvNeXt with layer scale", _tiny_input, ("divides_by_epsilon",), ("2.norm",)
     )
-    yield Fault("tiny variance", act, _tiny_variance, ("divides_by_epsilon",), ("4",))
+    yield Fault("tiny variance", ACT, _tiny_variance, ("divides_by_epsilon",), ("4",))
     yield Fault("idle branch", "ViT, pre-norm", _idle, ("idle_branch",), ())
     yield Fault(
         "idle branch, norms",
-        blocks,
+        BLOCKS,
         _set("blocks.4.norm2", "weight", lambda w: 1e-5 * w),
         ("idle_branch", "zero_gamma"),
         ("blocks.4", "blocks.4.norm2"),
@@ -302,7 +319,7 @@ def faults() -> Iterator[Fault]:
         "noisy inputs",
         "ResNet-20, decay",
         _inputs(lambda x: x + 0.7 * torch.randn_like(x)),
-        (*misfit, "other_preprocessing"),
+        (*MISFIT, "other_preprocessing"),
         ("norm",),
     )
 
@@ -342,7 +359,7 @@ def _massive(net: nn.Module, batches: Batches) -> None:
 
 def healthy(network: Network, seed: int, cache: Path | None) -> str:
     """Return what is found in a network without a fault, and the largest of each quantity."""
-    report = nl.diagnose_trained(trained(network, seed, cache), calibration(network), loss=cross_entropy)
+    report = nl.check_health(trained(network, seed, cache), calibration(network), loss=cross_entropy)
     ends = report.table[list(QUANTITIES)].agg(["min", "max"])
     told = ", ".join(found.kind for found in report.findings) or "healthy"
     told += "".join(f" ({found.kind})" for found in report.advice)
@@ -354,7 +371,7 @@ def broken(fault: Fault, network: Network, cache: Path | None) -> str:
     """Return whether the kind and place of a fault come first."""
     net, batches = deepcopy(trained(network, 0, cache)), calibration(network)
     batches = fault.breaks(net, batches) or batches
-    report = nl.diagnose_trained(net, batches, loss=cross_entropy)
+    report = nl.check_health(net, batches, loss=cross_entropy)
     ranked = sorted([*report.findings, *report.advice], key=lambda found: -found.severity)
     is_kind = bool(ranked) and ranked[0].kind in fault.kinds
     is_right = is_kind and (not fault.places or ranked[0].where[0] in fault.places)

@@ -28,7 +28,8 @@ from normless.conversion import convert
 from normless.doctor import Watch
 from normless.models import build_with_inputs, resnet_cifar, wide_resnet
 from normless.optim import recompute_blocks
-from normless.probes import DEFAULT_PROBES, RideAlong, every
+from normless.probes import RideAlong, every
+from normless.probes._measure import DEFAULT_PROBES
 from normless.residual import residual_map
 from normless_lab.bench._step import ImageBench, opened, ratio_table, seconds_in_turns, training_step
 from normless_lab.process import available_cores, peak_memory, resident_memory

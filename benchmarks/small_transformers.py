@@ -17,8 +17,10 @@ from normless.probes import has_diverged
 from normless.residual import ResidualMap
 from normless_lab.data import Augmentation, load_data
 from normless_lab.sweeps import Kind
-from normless_lab.train import EpochRow, Report, Settings, rate_multiplier, set_rate
-from normless_papers.text import ParallelText
+from normless_lab.train import EpochRow, Settings, rate_multiplier
+from normless_lab.train._result import Report
+from normless_lab.train._schedules import set_rate
+from normless_papers.text.text_sets import ParallelText
 
 # Side of a patch of the 8×8 digits, and characters that the language model reads at once.
 PATCH, CONTEXT = 2, 32

@@ -1,6 +1,6 @@
 """normless: train deep residual networks with and without normalization, and see why one trains.
 
-The names below are the public API. Each is imported on first use, so that the command line starts without torch.
+All names below are public. Each is imported on first use, so that the command line starts without torch.
 """
 
 from normless.lazy import attach

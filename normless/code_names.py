@@ -19,9 +19,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normless._internal.exclusive import borrowing, exclusive
 from normless.errors import UntrustedCodeError
+from normless.exclusive import borrowing, exclusive
 from normless.spec import split_source, split_terms
+
+__all__ = ["module_of_file"]
 
 TRUST = "NORMLESS_TRUST_CODE"
 """The environment variable by which a person trusts the code that their data name, if it is 1."""

@@ -9,19 +9,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 from torch import nn
 
 from normless import schemes
-from normless._internal.arguments import Call, carry_inputs, forward_arguments, require_network
-from normless._internal.copying import copied, without_values
-from normless._internal.exclusive import exclusive
-from normless._internal.state import collection_paused
-from normless.affine._match_statistics import TrainedReport
-from normless.edits import Surgery
+from normless._internal.arguments import CallArguments, carry_inputs, forward_arguments, require_network
+from normless._internal.copying import Model, copied, without_values
+from normless.affine._match_statistics import RefitReport
+from normless.edits import ReplaceNorms, Surgery
 from normless.edits._calibration import Calibration
-from normless.edits._norm_variants import KEEPING_STATISTICS, ReplaceNorms
+from normless.edits._norm_variants import KEEPING_STATISTICS
 from normless.edits._original import Original
 from normless.edits._plan import Plan as Plan
 from normless.edits._remarks import lost_function, remarks, trained_function, unchanged
@@ -32,10 +30,12 @@ from normless.errors import (
     UnresolvedStructureError,
     UnsupportedEditError,
 )
-from normless.recording import never_fuse
+from normless.exclusive import exclusive
+from normless.recording._modules import never_fuse
 from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
 from normless.schemes import Scheme
+from normless.state import collection_paused
 
 MARK = "normless_scheme"
 CONVERSION = "normless"
@@ -43,7 +43,6 @@ CONVERSION = "normless"
 _LOGGER = logging.getLogger("normless")
 _TELLS = ContextVar("_TELLS", default=True)
 
-Model = TypeVar("Model", bound=nn.Module)
 Part = str | nn.Module
 
 
@@ -58,7 +57,7 @@ class Conversion:
     plan: Plan
     remarks: tuple[str, ...]
     date: datetime
-    report: TrainedReport | None = None
+    report: RefitReport | None = None
 
     def __repr__(self) -> str:
         return f"Conversion({self.scheme!r}, {len(self.plan)} changes, {self.date:%Y-%m-%d %H:%M})"
@@ -123,10 +122,10 @@ def convert(
 def convert_on(
     model: Model,
     scheme: str | Scheme,
-    batches: Sequence[Call],
+    batches: Sequence[CallArguments],
     only: Part | Sequence[Part] = (),
     residual_map: ResidualMap | None = None,
-    checked: Call | None = None,
+    checked: CallArguments | None = None,
     *,
     allow_partial: bool = False,
     in_place: bool = False,

@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
+__all__ = [
+    "AlreadyConvertedError",
+    "ChangedCodeWarning",
+    "DataFormatError",
+    "DataNotFoundError",
+    "EvaluationOnlyWarning",
+    "FixedArgumentError",
+    "InputsError",
+    "LiftError",
+    "MissingExtraError",
+    "MissingValuesError",
+    "NormlessError",
+    "RecipeError",
+    "UnresolvedStructureError",
+    "UnstableConversionWarning",
+    "UnsupportedEditError",
+    "UntrustedCodeError",
+]
+
 
 class NormlessError(Exception):
     """Base of the errors below; the command line prints them as one sentence, without a traceback."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from normless.doctor import Watch
-    from normless.doctor.trained import Health
+    from normless.doctor.trained._diagnosis import Health
     from normless.probes import Measurements
     from normless.residual import ResidualMap
 
@@ -25,7 +25,7 @@ def plot(measured: Measurements | ResidualMap | Watch | Health, *, scheme: str =
     Args:
         measured: the result of `nl.probe`, which gives a figure for each table that has a plot; the result of
             `nl.residual_map`; that of `nl.watch`, of which the loss or else the gradient's norm is drawn; or that of
-            `nl.diagnose_trained`, by layer.
+            `nl.check_health`, by layer.
         scheme: the name of the network's lines; the name of a scheme has the colour of the scheme.
 
     Returns:

@@ -17,6 +17,8 @@ from normless.errors import MissingExtraError
 from normless.extras import missing_extra
 from normless.spec import parse_call
 
+__all__ = ["Registry"]
+
 Entry = TypeVar("Entry")
 
 _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}

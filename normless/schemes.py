@@ -17,7 +17,7 @@ from normless import edits
 from normless.affine._trained import trained_form
 from normless.code_names import name_code
 from normless.edits import EDITS, Edit
-from normless.nn._initialization import Kind
+from normless.nn._initialization import Initialization
 from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
 
@@ -122,7 +122,7 @@ def as_written() -> Edits:
 
 
 @SCHEMES.register()
-def batch_norm(initialization: Kind | None = None, replace: bool = False) -> Edits:
+def batch_norm(initialization: Initialization | None = None, replace: bool = False) -> Edits:
     """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), optionally with newly drawn weights.
 
     Other norms are kept; `replace` puts batch norms in place of those of images and vectors.
@@ -378,7 +378,7 @@ _OF_TRAINED: dict[str, dict[str, Any]] = {"skipinit": {"alpha": 1.0}, "nf_resnet
 
 @SCHEMES.register()
 def trained(scheme: str = "none") -> Edits:
-    """A scheme for a trained network, whose function it keeps, or nearly; see `convert_trained`.
+    """A scheme for a trained network, whose function it keeps, or nearly; see `refit`.
 
     Batch norms that the scheme removes are folded into weights, and what it puts in place of norms is fitted on the
     example inputs to what they put out. SkipInit's multipliers start at 1, and `nf_resnet` has none, unless stated.

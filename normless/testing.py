@@ -9,9 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from normless.doctor import Diagnosis, diagnose
+from normless.doctor import Diagnosis
+from normless.doctor._diagnose import diagnose
 from normless.probes import Loss
 from normless.residual import ResidualMap
+
+__all__ = ["assert_trains"]
 
 
 def assert_trains(

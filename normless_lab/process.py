@@ -106,7 +106,7 @@ def read_yaml(path: Path | str) -> Any:
     """
     import yaml
 
-    from normless._internal.plain_yaml import check_plain
+    from normless.plain_yaml import check_plain
 
     try:
         text = Path(path).read_text(encoding="utf-8")

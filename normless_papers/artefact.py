@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from normless.errors import NormlessError
 from normless.registry import Registry
 from normless_papers.budgets import BUDGETS as BUDGETS, Aspect, Budget as Budget, aspects_of, typed
-from normless_papers.claims import Basis, Check, Tests, checks_by, qualified
+from normless_papers.claims import Basis, Claim, Tests, checks_by, qualified
 from normless_papers.claims.declared import declared
 from normless_papers.context import Context as Context
 from normless_papers.evidence import Evidence as Evidence
@@ -23,11 +23,11 @@ from normless_papers.published import Published, UnknownArtefactError, entries_o
 
 if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory
-    from normless_papers.experiments.effort import Training
+    from normless_papers.experiments.effort import TrainingSweeps
     from normless_papers.experiments.runs import Runs
 
 # One training, or several by name.
-Trainings: TypeAlias = "Training | Mapping[str, Training]"
+Trainings: TypeAlias = "TrainingSweeps | Mapping[str, TrainingSweeps]"
 
 
 class MissingRunsError(NormlessError):
@@ -48,14 +48,14 @@ class Artefact:
     published: Published
     basis: Basis
     function: Callable[..., Evidence]
-    checks: Callable[[Any], Sequence[Check]]
+    checks: Callable[[Any], Sequence[Claim]]
     trains: Callable[..., Trainings] | None = None
 
     def __post_init__(self) -> None:
         names = {name: getattr(self.function, name, None) for name in ("__module__", "__name__", "__qualname__")}
         vars(self).update(names, __doc__=self.function.__doc__ or self.published.claim)
 
-    def trainings(self, context: Context, **changes: Any) -> dict[str, Training]:
+    def trainings(self, context: Context, **changes: Any) -> dict[str, TrainingSweeps]:
         """Return what it trains by name, at the settings of the context's budget, some of them changed."""
         if self.trains is None:
             return {}
@@ -106,7 +106,7 @@ class Artefact:
         """Sentences that are printed with every result, from `remarks` beside the budgets."""
         return tuple(self.published.budgets.get("remarks", ()))
 
-    def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
+    def checks_of(self, evidence: Evidence) -> tuple[Claim, ...]:
         """Check the claim; failed checks state what is smaller than the paper's set-up. ValueError for no checks."""
         checks = self.checks(evidence.facts)
         if not checks:
@@ -158,7 +158,7 @@ def artefact(
     id: str,  # noqa: A002 - the papers' index uses this name
     *,
     basis: Basis,
-    checks: Callable[[Any], Sequence[Check] | Tests] | None = None,
+    checks: Callable[[Any], Sequence[Claim] | Tests] | None = None,
     trains: Callable[..., Trainings] | None = None,
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
     """Register the function that measures an artefact.
@@ -171,8 +171,8 @@ def artefact(
         basis: what the checks rest on.
         checks: returns checks of the claim, or tests by claim, given the function's `Evidence.facts`; if None, they
             are those of the entry's `claims`.
-        trains: returns what is trained, one `Training` or several by name, given a context and the settings; the
-            function then takes its `Runs`, or these by name, after the context.
+        trains: returns what is trained, one `TrainingSweeps` or several by name, given a context and the settings;
+            the function then takes its `Runs`, or these by name, after the context.
 
     Raises:
         UnknownArtefactError: the YAML file has no entry of this id.

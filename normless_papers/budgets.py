@@ -25,9 +25,9 @@ class Aspect:
 
 
 Data = Annotated[T, Aspect("data")]
-DataSet = Annotated[T, Aspect("data", named=True)]
+DataName = Annotated[T, Aspect("data", named=True)]
 Network = Annotated[T, Aspect("network")]
-Model = Annotated[T, Aspect("network", named=True)]
+NetworkName = Annotated[T, Aspect("network", named=True)]
 Seeds = Annotated[T, Aspect("seeds")]
 About = Annotated[T, Aspect("")]
 

@@ -76,7 +76,7 @@ def distance_of(
 
 
 @dataclass(frozen=True)
-class _Place:
+class _SettingPlace:
     """Where a setting stands; of one that is named, its name alone: another data set may have a place of its own."""
 
     path: tuple[str, ...]
@@ -88,11 +88,11 @@ def _elements(values: list[Any]) -> set[str]:
     return {str(item) for value in values for item in (value if isinstance(value, tuple) else (value,))}
 
 
-def _values(settings: Mapping[str, Any], declared: Mapping[str, Aspect]) -> dict[_Place, list[Any]]:
+def _values(settings: Mapping[str, Any], declared: Mapping[str, Aspect]) -> dict[_SettingPlace, list[Any]]:
     """Return the values of nested settings by their places, those of several efforts together."""
-    values: dict[_Place, list[Any]] = {}
+    values: dict[_SettingPlace, list[Any]] = {}
     for path, value, aspect in _leaves(settings, (), declared):
-        place = _Place(path[-1:] if aspect.named else path, aspect)
+        place = _SettingPlace(path[-1:] if aspect.named else path, aspect)
         if aspect.of and value is not None and value not in values.setdefault(place, []):
             values[place].append(value)
     return values
@@ -117,7 +117,7 @@ def _leaves(
                 yield here, own, aspect
 
 
-def _difference(place: _Place, ours: list[Any], theirs: list[Any]) -> str:
+def _difference(place: _SettingPlace, ours: list[Any], theirs: list[Any]) -> str:
     """Return a difference in words; empty for a setting that only the paper has, unless it is data or a network."""
     own = [value for value in ours if value not in theirs]
     printed = [value for value in theirs if value not in ours]

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_papers.claims import Check
+from normless_papers.claims import Claim
 
 # The column of the names of single quantities.
 QUANTITY = ("quantity",)
@@ -38,7 +38,7 @@ class Evidence:
     draw: Callable[[], Axes] | None = None
     remarks: tuple[str, ...] = field(default=())
     reduction: str = ""
-    premises: tuple[Check, ...] = ()
+    premises: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
         if self.on == QUANTITY and "quantity" not in self.measured:

@@ -15,7 +15,7 @@ import yaml
 from normless.errors import NormlessError
 from normless.registry import did_you_mean
 
-Kind = Literal["algorithm", "analytic", "guideline", "probe", "training"]
+ArtefactKind = Literal["algorithm", "analytic", "guideline", "probe", "training"]
 
 PAPERS: Mapping[str, str] = {
     "skipinit": "De & Smith 2020, Batch Normalization Biases Residual Blocks Towards the Identity Function",
@@ -52,7 +52,7 @@ class Published:
     """
 
     id: str
-    kind: Kind
+    kind: ArtefactKind
     title: str
     where: str
     setup: Mapping[str, Any]

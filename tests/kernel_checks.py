@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from normless.nn._on_cuda import ScaledOnCuda, ShiftedOnCuda, ShiftedReLUOnCuda
+from normless.nn.kernels._on_cuda import ScaledOnCuda, ShiftedOnCuda, ShiftedReLUOnCuda
 
 # Some are no multiple of a program's block.
 SHAPES = ((7,), (3, 5, 7, 11), (2, 16, 16, 16), (3, 1367))

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from normless_lab.sweeps import Kind, RateGrid, Sweep, WorkerDiedError, axis_of
+from normless_lab.sweeps import Kind, RateGrid, Sweep, axis_of
+from normless_lab.sweeps._processes import WorkerDiedError
 from normless_lab.train._result import EpochRow, Report
 from normless_lab.train._settings import Settings
 

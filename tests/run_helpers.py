@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 import torch
 
-from normless_lab.train import RunConfig, RunListener, TrainConfig, train
+from normless_lab.train import RunConfig, TrainConfig, train
 from normless_lab.train._run_files import load_weights
+from normless_lab.train._run_listener import RunListener
 
 # A training of two epochs of two steps.
 CONFIG = TrainConfig(

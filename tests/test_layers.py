@@ -23,9 +23,9 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
 LIBRARY = [
-    {"_version", "spec", "errors"},
+    {"_version", "spec", "errors", "exclusive"},
     {"_internal", "extras"},
-    {"code_names"},
+    {"code_names", "state"},
     {"lazy"},
     {"registry"},
     {"nn"},
@@ -38,7 +38,7 @@ LIBRARY = [
     {"affine"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "saving", "trained"},
+    {"optim", "probes", "saving", "_refit"},
     {"doctor"},
     {"integrations", "plotting", "testing"},
     {"cli"},
@@ -122,6 +122,16 @@ def test_nothing_imports_upward() -> None:
         if layer_of(name) != layer_of(target) and RANK[layer_of(target)] >= RANK[layer_of(name)]
     ]
     assert upward == []
+
+
+def test_no_house_imports_a_private_file_of_another() -> None:
+    crossing = [
+        f"{name} imports {target}"
+        for name, targets in IMPORTS.items()
+        for target in targets
+        if name.partition(".")[0] != target.partition(".")[0] and "._" in target
+    ]
+    assert crossing == []
 
 
 def test_no_circle_of_imports() -> None:

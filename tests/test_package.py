@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import normless
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_every_public_name_resolves() -> None:
@@ -17,6 +23,25 @@ def test_every_public_name_resolves() -> None:
     assert len(normless.__all__) <= 40
     with pytest.raises(AttributeError, match="No normless attribute nothing"):
         _ = normless.nothing
+
+
+def test_public_names_are_few_and_documented() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    whole = re.findall(r"^::: (normless[\w.]*)$", page, re.MULTILINE)
+    public = dict[str, object]()
+    for path in ROOT.glob("normless*/**/*.py"):
+        if "__all__" in path.read_text(encoding="utf-8"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            module = import_module(name)
+            public |= {f"{name}.{own}": getattr(module, own) for own in getattr(module, "__all__", ())}
+    assert 100 < len(public) <= 150
+    for name, value in public.items():
+        if isinstance(value, type) or inspect.isroutine(value):
+            assert value.__doc__, name
+        if not inspect.ismodule(value) and not name.endswith("__version__"):
+            assert name in whole or name.rpartition(".")[0] in whole or f"`{name}`" in page, (
+                f"{name} is not in docs/api.md"
+            )
 
 
 def test_import_brings_no_torch_and_convert_brings_little_more() -> None:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normless.errors import InputsError, NormlessError, UnresolvedStructureError
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of forward."""
 
 CARRIED = "normless_example_inputs"
@@ -163,7 +163,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return inner
 
 
-def calls_of(model: nn.Module, batches: Any, most: int) -> list[Call]:
+def calls_of(model: nn.Module, batches: Any, most: int) -> list[CallArguments]:
     """Return the arguments of forward for each of at most `most` batches.
 
     Raises:
@@ -192,7 +192,7 @@ def _is_call(model: nn.Module, batches: Any) -> bool:
     return not alike or len(batches) <= _positional(model, required=False)
 
 
-def _call(model: nn.Module, batch: Any) -> Call:
+def _call(model: nn.Module, batch: Any) -> CallArguments:
     """Return the arguments of a batch, without labels."""
     if isinstance(batch, (tuple, list)):
         batch = tuple(batch)[: _positional(model, required=isinstance(batch, list))]

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from normless._internal.exclusive import exclusive
 from normless._internal.restoring import attributes_of, restorations
 from normless.errors import NormlessError, UnsupportedEditError
+from normless.exclusive import exclusive
 
 Value = TypeVar("Value")
 Model = TypeVar("Model", bound=nn.Module)

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from normless.nn import FrozenAffine
 from normless.nn._affine import is_transposed
-from normless.recording import Tape
+from normless.recording._tape import Tape
 from normless.residual._graph import Fixed, Operand, Operation
 from normless.residual._layers import Layers
 from normless.residual._operations import CONVOLUTION, LAYOUT, RESHAPE_AS
@@ -53,7 +53,7 @@ def names_of(layer: nn.Module) -> tuple[str, str]:
     return ("in_proj_weight", "in_proj_bias") if is_attention else ("weight", "bias")
 
 
-class Flow:
+class NormFlow:
     """What reads and what writes each norm of a network in one pass, by first qualified names."""
 
     def __init__(self, model: nn.Module, tape: Tape) -> None:

@@ -6,35 +6,33 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, on_device_of
-from normless._internal.copying import copied, without_values
-from normless._internal.exclusive import exclusive
+from normless._internal.copying import Model, copied, without_values
 from normless._internal.html import html_table
-from normless._internal.state import in_mode
 from normless._internal.warn import warn
-from normless.affine._flow import Flow, Neighbour, Side, names_of
+from normless.affine._flow import Neighbour, NormFlow, Side, names_of
 from normless.affine._into_layers import fold_into
 from normless.affine._maps import Affine, frozen_copy, has_constants, has_hooks, replace_modules
 from normless.errors import EvaluationOnlyWarning, NormlessError, UnsupportedEditError
+from normless.exclusive import exclusive
 from normless.nn import FrozenAffine
 from normless.nn._channels import channel_axis
-from normless.recording import recorded
+from normless.recording._passes import recorded
 from normless.residual import Layer
 from normless.residual._classify import NORMS
 from normless.residual._graph import Operation
 from normless.residual._inside_norms import agree
-
-Model = TypeVar("Model", bound=nn.Module)
+from normless.state import in_mode
 
 
 @dataclass(frozen=True)
-class Outcome:
+class NormOutcome:
     """What became of one norm, or of a layer that was fitted.
 
     Attributes:
@@ -80,7 +78,7 @@ def arrow(before: float, after: float) -> str:
 class FoldReport:
     """The outcome for every norm of a network in the order of its modules, with kept norms at the end; printable."""
 
-    norms: tuple[Outcome, ...]
+    norms: tuple[NormOutcome, ...]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -158,18 +156,18 @@ def fold(
     return frozen, FoldReport((*(done[path] for path in maps), *(done.get(path, own) for path, own in kept.items())))
 
 
-def flows_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Flow]:
+def flows_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[NormFlow]:
     """Return the flows of a network with frozen norms, in evaluation and, if it can be followed, in training."""
     # The pass with values comes first, so that caches of forward code keep tensors with values.
     with in_mode(frozen, False):
-        evaluation = Flow(frozen, recorded(frozen, inputs, kwargs, scripted=True))
+        evaluation = NormFlow(frozen, recorded(frozen, inputs, kwargs, scripted=True))
     # The pass in training has no values unless forward code reads them.
     empty = without_values(frozen).train()
     with suppress(Exception):
-        return [evaluation, Flow(frozen, recorded(empty, *on_device_of(empty, inputs, kwargs), scripted=True))]
+        return [evaluation, NormFlow(frozen, recorded(empty, *on_device_of(empty, inputs, kwargs), scripted=True))]
     try:
         with in_mode(frozen, True):
-            return [evaluation, Flow(frozen, recorded(frozen, inputs, kwargs, scripted=True))]
+            return [evaluation, NormFlow(frozen, recorded(frozen, inputs, kwargs, scripted=True))]
     except NormlessError as error:
         text = f"The pass of this {type(frozen).__name__} in training cannot be followed, so that the copy is right"
         warn(f"{text} in evaluation only: {error}", EvaluationOnlyWarning)
@@ -177,8 +175,12 @@ def flows_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def fold_affines(
-    network: nn.Module, maps: Mapping[str, Affine], modes: list[Flow], *, trained: Mapping[str, bool] | None = None
-) -> list[Outcome]:
+    network: nn.Module,
+    maps: Mapping[str, Affine],
+    modes: list[NormFlow],
+    *,
+    trained: Mapping[str, bool] | None = None,
+) -> list[NormOutcome]:
     """Fold affine maps, of frozen norms or after norms that are kept, into the weights next to their paths.
 
     If weights go on training, `trained` says of a norm whether its γ or β was: such a norm is not folded into a
@@ -190,7 +192,7 @@ def fold_affines(
         path: _place(network, path, affine, trained is not None or bool(affine.shift.any()), modes)
         for path, affine in maps.items()
     }
-    outcomes: list[Outcome] = []
+    outcomes: list[NormOutcome] = []
     replacements: dict[nn.Module, nn.Module] = {}
     for path, place in places.items():
         module = network.get_submodule(path)
@@ -201,12 +203,12 @@ def fold_affines(
             place = f"{place[0].layer} has no gradient, and the norm is trained" if fixed else place
         if isinstance(place, str):
             reason = place if is_frozen else _STAY + place
-            outcomes.append(Outcome(path, "affine" if is_frozen else "kept", reason=reason))
+            outcomes.append(NormOutcome(path, "affine" if is_frozen else "kept", reason=reason))
             continue
         for neighbour in place:
             fold_into(network.get_submodule(neighbour.layer), neighbour, maps[path])
         layers_of = tuple(layer for layer, *_ in place)
-        outcomes.append(Outcome(path, "folded" if is_frozen else "kept", layers_of, place[0].side))
+        outcomes.append(NormOutcome(path, "folded" if is_frozen else "kept", layers_of, place[0].side))
         if is_frozen:
             # The modules that a fused norm applies after its normalization are kept under the same names.
             rest = OrderedDict(module.named_children())
@@ -216,7 +218,7 @@ def fold_affines(
 
 
 def _place(
-    model: nn.Module, path: str, affine: Affine, shifts: bool, modes: list[Flow]
+    model: nn.Module, path: str, affine: Affine, shifts: bool, modes: list[NormFlow]
 ) -> tuple[Neighbour, ...] | str:
     """Return the layers into which an affine map can be folded exactly in every mode, or the reason why not."""
     if not any(mode.runs(path) for mode in modes):
@@ -247,7 +249,7 @@ def _place(
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _idle_beside(model: nn.Module, path: str, modes: list[Flow]) -> str | None:
+def _idle_beside(model: nn.Module, path: str, modes: list[NormFlow]) -> str | None:
     """Return a norm of another domain, in a list with the norm at `path`, that does not run, or None."""
     parent = path.rpartition(".")[0]
     around = model.get_submodule(parent)
@@ -256,7 +258,7 @@ def _idle_beside(model: nn.Module, path: str, modes: list[Flow]) -> str | None:
     return next((own for own in paths if not any(mode.runs(own) for mode in modes)), None)
 
 
-def _neighbours(path: str, side: Side, affine: Affine, modes: list[Flow]) -> tuple[Neighbour, ...] | str:
+def _neighbours(path: str, side: Side, affine: Affine, modes: list[NormFlow]) -> tuple[Neighbour, ...] | str:
     """Return the layers next to a norm in every mode in which they run, or the reason why there are none."""
     found = [mode.find(path, side, affine.channels_last, affine.scale.dim()) for mode in modes if mode.runs(path)]
     first, last = found[0], found[-1]
@@ -270,9 +272,9 @@ def _neighbours(path: str, side: Side, affine: Affine, modes: list[Flow]) -> tup
     return first
 
 
-def _kept(model: nn.Module, modes: list[Flow]) -> dict[str, Outcome]:
+def _kept(model: nn.Module, modes: list[NormFlow]) -> dict[str, NormOutcome]:
     """Return the norms in either mode that are not batch norms, by path; refuse functions with batch statistics."""
-    kept: dict[str, Outcome] = {}
+    kept: dict[str, NormOutcome] = {}
     scripted = tuple(
         f"{path}." for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)
     )
@@ -293,7 +295,7 @@ def _kept(model: nn.Module, modes: list[Flow]) -> dict[str, Outcome]:
             why = "it normalizes each example separately" if alone else "it is not a batch norm of torch.nn"
             if owner.startswith(scripted):
                 path, why = owner.rpartition(".")[0], "it is TorchScript, which no edit can change"
-            kept.setdefault(path, Outcome(path, "kept", reason=why))
+            kept.setdefault(path, NormOutcome(path, "kept", reason=why))
     return kept
 
 
@@ -308,7 +310,7 @@ _STAY = "γ and β stay, since "
 _Left = list[tuple[nn.Parameter, Tensor]]
 
 
-def _gammas(model: nn.Module, modes: list[Flow], kept: dict[str, Outcome]) -> dict[str, tuple[Affine, _Left]]:
+def _gammas(model: nn.Module, modes: list[NormFlow], kept: dict[str, NormOutcome]) -> dict[str, tuple[Affine, _Left]]:
     """Return γ and β of the kept norms that are modules, with what their parameters are afterwards; note why not.
 
     The runs of these norms are added to the flows. Where only a shift cannot be folded, β becomes β / γ.

@@ -12,7 +12,7 @@ from normless.affine._maps import replace_modules
 from normless.nn import ResidualSum
 from normless.nn._affine import of_class
 from normless.nn._in_place import InPlace, InPlaceReLU
-from normless.recording import recorded
+from normless.recording._passes import recorded
 from normless.residual._graph import Dataflow, Operand
 from normless.residual._operations import LAYOUT, NEW_MEMORY
 from normless.residual._reader import read_dataflow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +13,17 @@ from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from normless._internal.arguments import carried_inputs, forward_arguments, require_network
-from normless._internal.copying import copied
-from normless._internal.exclusive import exclusive
+from normless._internal.copying import Model, copied
 from normless.affine._flow import pads_with_zeros
 from normless.affine._folding import fold
 from normless.affine._in_place import ConstantActivation, work_in_place
 from normless.affine._maps import has_constants, replace_modules
 from normless.errors import UnsupportedEditError
-from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.exclusive import exclusive
+from normless.nn import FrozenAffine, ResidualSum, ScalarAffine
+from normless.nn._activation import ShiftedActivation
 from normless.nn._affine import ScalarOutside, ScalarTransposedLinear, TakesParts, of_class
 from normless.residual._classify import NORMS
-
-Model = TypeVar("Model", bound=nn.Module)
 
 # Hooks that compute a weight before each call, and functions that make its last value a parameter.
 _COMPUTING: dict[type, Callable[[nn.Module, Any], object]] = {

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import require_network
-from normless._internal.copying import copied
+from normless._internal.copying import Model, copied
 from normless._internal.warn import warn
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
-from normless.nn import FreezableNorm, FrozenAffine, Tokens
+from normless.nn import FreezableNorm, FrozenAffine
 from normless.nn._channels import scale_and_shift
-from normless.nn._freezable import original_of
+from normless.nn._freezable import Tokens, original_of
 from normless.residual._batch_statistics import as_batch_norm, keeps_statistics, require_finite
 from normless.residual._inside_norms import Inside, agree, inside, is_plain
 from normless.residual._sub_batches import is_sub_batch_norm
-
-Model = TypeVar("Model", bound=nn.Module)
 
 FROZEN = "normless_frozen"
 """The attribute that marks a network whose batch norms were frozen or folded, for `normless.save`."""

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from normless.affine._fitting import fit_pointwise, matching, variance_of
-from normless.affine._folding import Outcome, arrow
+from normless.affine._folding import NormOutcome, arrow
 from normless.edits import Edit, Surgery
 from normless.edits._batches import Enough, rows_of, run_batches
 from normless.edits._calibration import distance
 from normless.edits._edit import edit
-from normless.nn import FrozenAffine, Pointwise
+from normless.nn import FrozenAffine
+from normless.nn._activation import Pointwise
 from normless.nn._standardized import ScaledStd, keep_scale_of_weight
 
 # Outputs that differ less are equal up to rounding; of half precision, less than its ε.
@@ -25,7 +26,7 @@ _EQUAL = 1e-4
 
 
 @dataclass(frozen=True)
-class TrainedReport:
+class RefitReport:
     """What a conversion of a trained network kept, on the calibration batches in evaluation; printable.
 
     Attributes:
@@ -38,7 +39,7 @@ class TrainedReport:
     """
 
     scheme: str
-    norms: tuple[Outcome, ...]
+    norms: tuple[NormOutcome, ...]
     distance: tuple[float, float]
     agreement: tuple[float, float] | None
 
@@ -56,7 +57,7 @@ class TrainedReport:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Fit:
     """A module `at` a path that is fitted to the noted rows of `target`, in place of the layer or norm `path`."""
 
     path: str
@@ -113,7 +114,7 @@ class MatchStatistics(Edit):
             surgery.record("", "distance from the trained network's outputs {:.3g} → {:.3g}".format(*far))
         agreed = [agreement(made, noted.outputs) for made in (outputs, fits)]
         same = None if agreed[0] is None or agreed[1] is None else (agreed[0], agreed[1])
-        noted.report = TrainedReport("", tuple(outcomes), far, same)
+        noted.report = RefitReport("", tuple(outcomes), far, same)
 
 
 def _far(made: Sequence[Sequence[Tensor]], known: Sequence[Sequence[Tensor]]) -> float:
@@ -137,34 +138,34 @@ def agreement(made: Sequence[Sequence[Tensor]], expected: Sequence[Sequence[Tens
 
 
 def _outcome(
-    surgery: Surgery, place: _Place, was_fitted: bool, before: float, after: float, *, least: float
-) -> Outcome:
+    surgery: Surgery, place: _Fit, was_fitted: bool, before: float, after: float, *, least: float
+) -> NormOutcome:
     """Return the outcome of a place, with the reason."""
     noted, path = surgery.calibration, place.path
     constant = int((variance_of(torch.cat(place.target, 1).double()) == 0).sum())
     reason = f"{constant} of its channels are constant" if constant else ""
     if was_fitted:
-        made = Outcome(path, "fitted")
+        made = NormOutcome(path, "fitted")
     elif path in noted.folded:
-        made = Outcome(path, "affine", reason=noted.folded[path].reason)
+        made = NormOutcome(path, "affine", reason=noted.folded[path].reason)
     elif before <= least:
-        made = Outcome(path, "same")
+        made = NormOutcome(path, "same")
     elif place.kind != "fixed":
-        made = Outcome(path, "left", reason="the fits moved the network's outputs away, and were taken back")
+        made = NormOutcome(path, "left", reason="the fits moved the network's outputs away, and were taken back")
     else:
         why = "it has no factor and shift to fit" if path in surgery.replaced else "the scheme keeps it"
-        made = Outcome(path, "left", reason=why)
+        made = NormOutcome(path, "left", reason=why)
     given = "with the statistics of the calibration batches, since it had none" if path in noted.given else ""
     reasons = filter(None, (made.reason or reason, given))
     return replace(made, reason=", ".join(reasons), before=before, after=after)
 
 
-def _places(surgery: Surgery) -> list[_Place]:
+def _places(surgery: Surgery) -> list[_Fit]:
     """Return the places to measure and fit; norms without a factor or shift get one."""
     noted = surgery.calibration
     norm_of = {own.layers[0]: path for path, own in noted.folded.items() if own.layers and own.side == "before"}
     holders = Counter(id(own) for module in surgery.model.modules() for own in module._parameters.values())
-    places: list[_Place] = []
+    places: list[_Fit] = []
     for path, rows in noted.rows.items():
         folded, module = noted.folded.get(path), surgery.get(path)
         if folded is not None and (folded.outcome == "folded" or any(True for _ in module.children())):
@@ -184,7 +185,7 @@ def _places(surgery: Surgery) -> list[_Place]:
             kind = "fixed"
         if kind != "fixed":
             _complete(module, len(rows[0]), holders)
-        places.append(_Place(path, at, tuple(rows), noted.axes[path], kind))
+        places.append(_Fit(path, at, tuple(rows), noted.axes[path], kind))
     return places
 
 
@@ -212,7 +213,7 @@ def _complete(module: nn.Module, channels: int, holders: Counter[int]) -> None:
             setattr(module, name, nn.Parameter(value.detach().clone(), requires_grad=value.requires_grad))
 
 
-def _measured(surgery: Surgery, places: Sequence[_Place]) -> tuple[dict[str, float], list[list[Tensor]]]:
+def _measured(surgery: Surgery, places: Sequence[_Fit]) -> tuple[dict[str, float], list[list[Tensor]]]:
     """Return the distance at each place from the noted outputs, and the outputs of the network."""
     made: dict[str, list[Tensor]] = defaultdict(list)
     by_module = {place.at: place for place in places}
@@ -225,7 +226,7 @@ def _measured(surgery: Surgery, places: Sequence[_Place]) -> tuple[dict[str, flo
     return {place.path: distance(made[place.at], place.target) for place in places}, outputs
 
 
-def _fit(surgery: Surgery, places: Sequence[_Place]) -> None:
+def _fit(surgery: Surgery, places: Sequence[_Fit]) -> None:
     """Fit places in order of execution: all in one pass on a single batch, else each in passes that end there."""
     batches = max(1, len(surgery.calibration.batches))
     at_once = batches == 1 and all(len(place.target) == 1 for place in places)
@@ -247,7 +248,7 @@ def _fit(surgery: Surgery, places: Sequence[_Place]) -> None:
 
 @torch.no_grad()
 def _fit_place(
-    module: Any, place: _Place, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, batches: int
+    module: Any, place: _Fit, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, batches: int
 ) -> None:
     """Fit the factor and shift of a module, and α of a pointwise function, whose inputs and outputs are given."""
     target = torch.cat(place.target, 1)

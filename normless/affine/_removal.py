@@ -18,15 +18,15 @@ from normless._internal.arguments import (
     require_network,
 )
 from normless._internal.copying import require_whole
-from normless._internal.exclusive import exclusive
-from normless.affine._removal_edit import ORDER, FreezableNorms, Place
-from normless.affine._schedule import Freezing, Schedule
+from normless.affine._removal_edit import ORDER, FreezableNorms, NormPlace
+from normless.affine._schedule import Freezing, RemovalSchedule
 from normless.edits import Surgery
 from normless.edits._plan import Plan
 from normless.errors import UnsupportedEditError
-from normless.nn import FreezableNorm, Tokens
-from normless.nn._freezable import Mask
-from normless.recording import never_fuse
+from normless.exclusive import exclusive
+from normless.nn import FreezableNorm
+from normless.nn._freezable import Mask, Tokens
+from normless.recording._modules import never_fuse
 from normless.residual import residual_map
 
 # A first token whose spread differs by a smaller factor has the constant of the others.
@@ -55,9 +55,9 @@ class Removal:
         self,
         model: nn.Module,
         norms: Mapping[str, FreezableNorm],
-        places: Mapping[str, Place],
+        places: Mapping[str, NormPlace],
         plan: Plan,
-        schedule: Schedule,
+        schedule: RemovalSchedule,
         *,
         spread_weight: float,
         first_token: bool,
@@ -196,7 +196,7 @@ class Removal:
         own, progress = self._schedule, {**state["schedule"]}
         settings = {name: getattr(own, name) for name in ("start", "interval", "tolerance", "attempts")}
         progress["history"] = [Freezing(**values) for values in progress["history"]]
-        self._schedule = Schedule(**deepcopy(progress) | settings)
+        self._schedule = RemovalSchedule(**deepcopy(progress) | settings)
         self._former = state["former"].to(next(iter(self._norms.values())).constant)
         self._losses, self._tokens.terms = [], []
         if state["has_ended"]:
@@ -245,7 +245,7 @@ def _is_merged(norm: FreezableNorm) -> bool:
 def remove_norms(
     model: nn.Module,
     *inputs: Any,
-    order: Sequence[Place] = ORDER,
+    order: Sequence[NormPlace] = ORDER,
     start: int = 20,
     interval: int = 10,
     tolerance: float = 0.1,
@@ -300,7 +300,7 @@ def remove_norms(
     plan = _replace_norms(network, edit, (only,) if isinstance(only, str) else tuple(only), inputs, kwargs)
     norms = {path: cast(FreezableNorm, network.get_submodule(path)) for path in edit.places}
     queue = sorted(norms, key=lambda path: order.index(edit.places[path]))
-    schedule = Schedule(start, interval, tolerance, attempts, queue)
+    schedule = RemovalSchedule(start, interval, tolerance, attempts, queue)
     return Removal(model, norms, edit.places, plan, schedule, spread_weight=spread_weight, first_token=first_token)
 
 
@@ -332,10 +332,10 @@ def _network_of(model: nn.Module) -> nn.Module:
     return network
 
 
-def _check(order: Sequence[Place], **numbers: float) -> None:
-    unknown = [place for place in order if place not in get_args(Place)]
+def _check(order: Sequence[NormPlace], **numbers: float) -> None:
+    unknown = [place for place in order if place not in get_args(NormPlace)]
     if unknown or not order or len({*order}) < len(order):
-        places = ", ".join(get_args(Place))
+        places = ", ".join(get_args(NormPlace))
         raise ValueError(f"Expected an order of different places among {places}, got {', '.join(map(str, order))}.")
     for name, number in numbers.items():
         if number < _LEAST.get(name, 0):

@@ -10,23 +10,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import running
 from normless.affine._maps import has_hooks
 from normless.edits import Edit, Surgery
 from normless.edits._norm_places import inside_of
 from normless.edits._transformer import makes_queries
 from normless.errors import UnsupportedEditError
-from normless.nn import FreezableNorm, Tokens
+from normless.nn import FreezableNorm
 from normless.nn._channels import has_channels_first
-from normless.nn._freezable import Over
+from normless.nn._freezable import Over, Tokens
 from normless.residual import Layer, ResidualBlock
 from normless.residual._batch_statistics import keeps_statistics
 from normless.residual._description import describe, with_article
+from normless.state import running
 
-Place = Literal["feed_forward", "attention", "qk", "other", "final"]
+NormPlace = Literal["feed_forward", "attention", "qk", "other", "final"]
 
 # As Baroni et al. 2025: the norms of feed-forward layers before those of attentions, the final norm last.
-ORDER: tuple[Place, ...] = ("feed_forward", "attention", "qk", "other", "final")
+ORDER: tuple[NormPlace, ...] = ("feed_forward", "attention", "qk", "other", "final")
 # What the map says of a norm of queries or keys.
 _COMPARED = "an attention"
 _EPSILONS = (1e-5, 1e-6, 1e-8, 1e-12)
@@ -46,8 +46,8 @@ class FreezableNorms(Edit):
     """
 
     tokens: Tokens
-    order: tuple[Place, ...] = ORDER
-    places: dict[str, Place] = field(default_factory=dict)
+    order: tuple[NormPlace, ...] = ORDER
+    places: dict[str, NormPlace] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "remove_norms"
@@ -94,7 +94,7 @@ class FreezableNorms(Edit):
                 refused[path] = str(error)
         return made, refused
 
-    def _nothing(self, surgery: Surgery, found: Mapping[str, Place]) -> UnsupportedEditError:
+    def _nothing(self, surgery: Surgery, found: Mapping[str, NormPlace]) -> UnsupportedEditError:
         """Return the error that there is no norm to freeze."""
         other = next((f"{path} ({place})" for path, place in found.items() if place not in self.order), None)
         if other is not None:
@@ -142,17 +142,17 @@ class FreezableNorms(Edit):
         )
 
 
-def norms_by_place(surgery: Surgery) -> dict[str, Place]:
+def norms_by_place(surgery: Surgery) -> dict[str, NormPlace]:
     """Return the place of each norm by path, in execution order.
 
     A norm in a block has the place of the block's branch. In a network without attention, all norms before its head
     are `other`. Normalizations that define an output are left out.
     """
-    found: dict[str, Place] = {layer.path: "other" for layer in surgery.norms()}
+    found: dict[str, NormPlace] = {layer.path: "other" for layer in surgery.norms()}
     of_queries = {path for path, reason in surgery.map.directions.items() if reason.startswith(_COMPARED)}
     attending = {block.name for block in surgery.map.walk() if _attends(surgery, block)}
     for block in surgery.map.walk():
-        place: Place = "attention" if block.name in attending else "feed_forward" if attending else "other"
+        place: NormPlace = "attention" if block.name in attending else "feed_forward" if attending else "other"
         found |= {layer.path: place for layer in block.layers if layer.path in found}
     found |= {layer.path: "final" for layer in surgery.map.head_layers if layer.path in found}
     found |= {layer.path: "qk" for layer in surgery.map.layers() if layer.path in of_queries}

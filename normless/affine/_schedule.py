@@ -44,7 +44,7 @@ class Freezing:
 
 
 @dataclass
-class Schedule:
+class RemovalSchedule:
     """Which norm is next, which is watched, and what the last losses were; plain data.
 
     Attributes:

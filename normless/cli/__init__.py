@@ -5,4 +5,4 @@ Nothing here imports torch: the module of a command is imported when that comman
 
 from normless.lazy import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, ["Command"])

@@ -20,12 +20,12 @@ from normless.spec import format_call, parse_call
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from normless.models import Shape
+    from normless.models._spec import Shape
     from normless.residual import ResidualMap
 
 
 @dataclass(frozen=True)
-class Subject:
+class NetworkAndBatch:
     """A network before and after its conversion by `scheme` (the same network without a scheme), and a batch.
 
     The batch is inputs and a class for every row of logits; `data` describes their origin.
@@ -65,7 +65,7 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the batch")
 
 
-def subject_of(namespace: Namespace) -> Subject:
+def subject_of(namespace: Namespace) -> NetworkAndBatch:
     """Build the network, convert it by `--scheme`, and make the batch."""
     shape = image_shape(namespace)
     if namespace.batch_size < 1:
@@ -104,7 +104,7 @@ def subject_of(namespace: Namespace) -> Subject:
     if targets is None:
         targets = _random_classes(network, positional, named, namespace.seed)
     blocks = residual_map(network, *positional, **named)
-    return Subject(original, network, scheme_of(network), (inputs, targets), data, blocks)
+    return NetworkAndBatch(original, network, scheme_of(network), (inputs, targets), data, blocks)
 
 
 def check_first_layer(network: nn.Module, inputs: Tensor, model: str, data: str) -> None:
@@ -115,7 +115,7 @@ def check_first_layer(network: nn.Module, inputs: Tensor, model: str, data: str)
     import torch
 
     from normless._internal.arguments import unfitting
-    from normless.probes import preserve_state
+    from normless.state import preserve_state
 
     found: list[InputsError | None] = []
 
@@ -148,7 +148,8 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     import torch
 
     from normless._internal.arguments import applied
-    from normless.probes import logits_of, preserve_state
+    from normless.probes.hooks._watcher import logits_of
+    from normless.state import preserve_state
 
     with preserve_state(network, training=True), torch.no_grad():
         logits = logits_of(applied(network, *positional, **named))

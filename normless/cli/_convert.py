@@ -25,10 +25,10 @@ from normless.registry import EXTENSIONS
 if TYPE_CHECKING:
     from torch import nn
 
+    from normless._refit import RefitReport
     from normless.conversion import Plan
     from normless.residual import ResidualMap
     from normless.schemes import Scheme
-    from normless.trained import TrainedReport
 
 # The number of different changes of an edit to print.
 MOST_PRINTED = 3
@@ -65,7 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Build, convert and save the network; print the changes and the result. With ``--seal`` only seal a recipe."""
     if namespace.seal:
-        from normless.saving import seal
+        from normless.saving._folder import seal
 
         sealed = seal(namespace.model)
         return answer(namespace, {"sealed": str(sealed)}, f"sealed {sealed}")
@@ -87,7 +87,7 @@ def run(namespace: Namespace) -> int:
         from normless._internal.arguments import arguments_of
         from normless.models import fitted_spec
         from normless.residual import residual_map
-        from normless.saving import save
+        from normless.saving._network import save
 
         scheme = schemes.scheme(namespace.scheme)
         scheme = scheme.within(*namespace.only) if namespace.only else scheme
@@ -129,14 +129,14 @@ def run(namespace: Namespace) -> int:
 
 def _converted(
     namespace: Namespace, model: nn.Module, scheme: Scheme, inputs: Any, blocks: ResidualMap
-) -> tuple[nn.Module, Plan, TrainedReport | None]:
+) -> tuple[nn.Module, Plan, RefitReport | None]:
     """Convert the network; return it with the changes and, of a trained network, the report."""
     from normless._internal.arguments import arguments_of
+    from normless._refit import refit
     from normless.conversion import CONVERSION, convert, plan
-    from normless.trained import convert_trained
 
     if namespace.trained is not None:
-        kept, report = convert_trained(model, scheme, _batch(namespace, inputs), residual_map=blocks)
+        kept, report = refit(model, scheme, _batch(namespace, inputs), residual_map=blocks)
         return kept, getattr(kept, CONVERSION).plan, report
     positional, keywords = arguments_of(inputs)
     changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)

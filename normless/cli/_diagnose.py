@@ -17,7 +17,7 @@ from normless.spec import format_call
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from normless.cli._batch import Subject
+    from normless.cli._batch import NetworkAndBatch
     from normless.doctor import Diagnosis, Treatment
 
 _MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
@@ -89,9 +89,10 @@ def run(namespace: Namespace) -> int:
     return status or int(namespace.strict and bool(diagnosis.findings))
 
 
-def _of_training(namespace: Namespace, subject: Subject) -> tuple[Diagnosis, Treatment | None]:
+def _of_training(namespace: Namespace, subject: NetworkAndBatch) -> tuple[Diagnosis, Treatment | None]:
     """Diagnose the training of the network, and with `--apply` treat it."""
-    from normless.doctor import diagnose, treat
+    from normless.doctor._diagnose import diagnose
+    from normless.doctor._treatment import treat
 
     optimizer = _optimizer(namespace, subject)
     diagnosis = diagnose(
@@ -109,7 +110,7 @@ def _of_training(namespace: Namespace, subject: Subject) -> tuple[Diagnosis, Tre
     )
 
 
-def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:
+def _optimizer(namespace: Namespace, subject: NetworkAndBatch) -> Optimizer | None:
     """Build the optimizer on the groups of the decay policy, or return None if there is none."""
     if namespace.optimizer is not None and namespace.rate is not None:
         raise ValueError("Expected --optimizer or --rate, got both; write SGD(lr=…) as --optimizer.")

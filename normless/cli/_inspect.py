@@ -84,7 +84,7 @@ def run(namespace: Namespace) -> int:
 
 def _parts(inspection: Inspection) -> list[str]:
     """Format the blocks, the totals, the parameters, the schemes and the unresolved parts as text."""
-    from normless.residual import format_blocks
+    from normless.residual._table import format_blocks
 
     tables = [_parameter_table(inspection), *([_scheme_table(inspection)] if inspection.schemes else [])]
     parts = [format_blocks(inspection.map, terminal_width()), _totals(inspection), *map(as_text, tables)]

@@ -59,7 +59,7 @@ def model_with_inputs(
     import torch
 
     from normless.models._spec import build_with_inputs
-    from normless.saving import load_with_inputs
+    from normless.saving._network import load_with_inputs
     from normless.spec import is_saved
 
     if not is_saved(spec):

@@ -12,9 +12,9 @@ from typing import Any, get_args
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 from yaml import YAMLError
 
-from normless._internal.plain_yaml import check_plain
 from normless.cli._commands import COMMANDS, help_of, is_task, tasks_of
 from normless.errors import NormlessError
+from normless.plain_yaml import check_plain
 from normless.registry import did_you_mean
 
 # The task of a command without the flag.

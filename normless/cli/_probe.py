@@ -17,7 +17,7 @@ from normless.registry import EXTENSIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from normless.cli._batch import Subject
+    from normless.cli._batch import NetworkAndBatch
     from normless.probes import Measurements, Watcher
 
 # Number of rows printed of a table, half of them from its end.
@@ -46,7 +46,8 @@ def run(namespace: Namespace) -> int:
     """Measure, print, and write files."""
     check_names(vars(namespace))
     with working(namespace, f"measuring {namespace.model}"):
-        from normless.probes import DEFAULT_PROBES, make_watchers, probe
+        from normless.probes import probe
+        from normless.probes._measure import DEFAULT_PROBES, make_watchers
 
         chosen = tuple(namespace.probes or DEFAULT_PROBES)
         stated = make_watchers(chosen)
@@ -88,9 +89,11 @@ def _as_text(measured: pd.DataFrame) -> str:
     return in_parts([str(column) for column in shown.columns], cells, right=numbers)
 
 
-def _write(measured: Measurements, subject: Subject, probes: Mapping[str, Watcher], folder: Path) -> list[Path]:
+def _write(
+    measured: Measurements, subject: NetworkAndBatch, probes: Mapping[str, Watcher], folder: Path
+) -> list[Path]:
     """Write every table as CSV, and its figure, if it has one, as SVG."""
-    from normless.saving import write_csv
+    from normless.saving._csv_files import write_csv
 
     draw = EXTENSIONS["probe_figures"]
     folder.mkdir(parents=True, exist_ok=True)

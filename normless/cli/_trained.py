@@ -16,8 +16,8 @@ from normless.spec import is_saved, split_source
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from normless.doctor.trained import Health
-    from normless.models import Shape
+    from normless.doctor.trained._diagnosis import Health
+    from normless.models._spec import Shape
 
 # Options of the diagnosis of a training, with their values if they are not given.
 _OF_TRAINING = {"scheme": None, "optimizer": None, "rate": None, "apply": False, "investigate": False}
@@ -63,10 +63,10 @@ def check_trained_arguments(namespace: Namespace) -> None:
 
 def health_of(namespace: Namespace) -> tuple[Health, dict[str, Any], str]:
     """Build or load the network and diagnose it; return the result, facts for ``--json``, and a heading."""
-    from normless.doctor.trained import diagnose_trained
+    from normless.doctor.trained._diagnosis import check_health
 
     network, batches, data = _subject(namespace)
-    health = diagnose_trained(network, batches, loss=_loss, most=namespace.batches)
+    health = check_health(network, batches, loss=_loss, most_batches=namespace.batches)
     from normless.doctor.facts._batches import read_batches
 
     inputs = read_batches(network, batches, 1)[0][0]

@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
-from normless._internal.exclusive import exclusive
 from normless.doctor import rules
-from normless.doctor._findings import STAGES, Budget, Check, Evidence, Finding, finding, rules_of
+from normless.doctor._findings import STAGES, Check, ExperimentBudget, Finding, FindingEvidence, finding, rules_of
 from normless.doctor._report import Diagnosis
 from normless.doctor.experiments import (
     _batches as batches,
@@ -33,7 +32,10 @@ from normless.doctor.facts._tracer import tensors
 from normless.doctor.rules import _construction as construction, _data as data
 from normless.doctor.watch import _own_step as own_step
 from normless.errors import InputsError, NormlessError
-from normless.probes import Loss, own_loss, split_batch
+from normless.exclusive import exclusive
+from normless.probes import Loss
+from normless.probes._measure import split_batch
+from normless.probes.hooks._losses import own_loss
 from normless.residual import ResidualMap, residual_map as find_residual_map
 
 # Modules beside the rules whose checks are registered as they are imported.
@@ -95,38 +97,31 @@ def diagnose(
     """
     optimizer = one_optimizer(optimizer)
     require_network(model)
-    limits = batches.MOST, batches.LEAST, batches.VALUES
-    several = read_batches(model, batch, *limits) if are_several(batch) else []
-    inputs, labels = several[0] if several else split_batch(batch)
+    given, loss = _batches_and_loss(model, batch, loss)
+    steps = trial_steps if trained_parameters(model) else 0
+    limit = ExperimentBudget(_steps_allowed(model, optimizer) if budget is None else budget)
+    exam = Examination(model, *given[0], loss, optimizer, residual_map, budget=limit, steps=steps, batches=given)
+    exam.investigate, exam.step = investigate, step
+    checks = _run(exam)
+    if checks[-1].name == REST:
+        return Diagnosis(checks, (), len(given), tables_of(exam))
+    return Diagnosis(_with_cures(exam, checks), exam.passed.missed, len(given), tables_of(exam))
+
+
+def _batches_and_loss(model: nn.Module, batch: Any, loss: Loss) -> tuple[list[tuple[Any, Any]], Loss]:
+    """Return the batches, the one to examine first, and the loss, for batches without targets the network's own."""
+    several = read_batches(model, batch, batches.MOST, batches.LEAST, batches.VALUES) if are_several(batch) else []
+    given = several or [split_batch(batch)]
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputsError(
             f"Expected a network with values, got lazy parameters ({lazy[0]}): call it on a batch first."
         )
-    if labels is None and loss is F.cross_entropy:
-        loss = own_loss
-    if not trained_parameters(model):
-        trial_steps = 0
+    return given, own_loss if given[0][1] is None and loss is F.cross_entropy else loss
+
+
+def _steps_allowed(model: nn.Module, optimizer: Optimizer | None) -> float | None:
     size = sum(parameter.numel() for parameter in model.parameters())
-    allowed = budget if budget is not None or size < LARGE else 40 if optimizer is None else 80
-    examination = Examination(
-        model,
-        inputs,
-        labels,
-        loss,
-        optimizer,
-        residual_map,
-        budget=Budget(allowed),
-        steps=trial_steps,
-        investigate=investigate,
-        batches=several or [(inputs, labels)],
-        step=step,
-    )
-    checks = _run(examination)
-    is_blocked = checks[-1].name == REST
-    if not is_blocked:
-        checks = _with_cures(examination, checks)
-    missed = () if is_blocked else examination.passed.missed
-    return Diagnosis(checks, missed, len(examination.batches), tables_of(examination))
+    return None if size < LARGE else 40 if optimizer is None else 80
 
 
 def _with_cures(exam: Examination, checks: Sequence[Check]) -> tuple[Check, ...]:
@@ -184,7 +179,7 @@ def _checks(exam: Examination) -> Iterator[Check]:
         # After the pass, only the loss raises errors.
         said = str(error.__cause__ or error)
         if "more than 1 value per channel" in said and isinstance(error, PassError):
-            evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
+            evidence: FindingEvidence = {"norms": 1, "message": said.splitlines()[0]}
             refused = finding("refused_single_element", (error.place,), evidence)
             yield Check("norms", "one of them reads a single value", (refused,), blocks=True)
             return

@@ -36,7 +36,7 @@ LEADING = {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.ge
 # Kinds that claim what trial steps refute if they fit the batch.
 REFUTABLE = OF_SIGNAL | {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("refutable")}
 
-Evidence = Mapping[str, float | int | str]
+FindingEvidence = Mapping[str, float | int | str]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Finding:
     kind: str
     severity: float
     title: str
-    evidence: Evidence
+    evidence: FindingEvidence
     where: tuple[str, ...]
     theory: str
     cure: Cure
@@ -126,7 +126,7 @@ class OverBudget(NotAsked):
 
 
 @dataclass
-class Budget:
+class ExperimentBudget:
     """The number of training steps that a diagnosis may make on copies, and those made; None is no limit.
 
     An experiment that has begun is finished.
@@ -259,7 +259,7 @@ def describe(kind: str, *, severity: float, title: str, theory: str, cure: str, 
 def finding(
     kind: str,
     where: Sequence[str],
-    evidence: Evidence,
+    evidence: FindingEvidence,
     *,
     grade: float = 1.0,
     advice: Any = None,

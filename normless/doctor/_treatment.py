@@ -12,14 +12,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import arguments_of
-from normless._internal.exclusive import exclusive
 from normless.conversion import convert
 from normless.doctor._diagnose import diagnose
 from normless.doctor._report import Diagnosis
 from normless.doctor.experiments._cures import optimizer_like
 from normless.doctor.experiments._engine import set_groups
 from normless.doctor.facts._held import one_optimizer
-from normless.probes import Loss, split_batch
+from normless.exclusive import exclusive
+from normless.probes import Loss
+from normless.probes._measure import split_batch
 
 
 @dataclass(frozen=True)

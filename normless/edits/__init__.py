@@ -1,4 +1,7 @@
-"""Edits: small changes of a network at places that its residual structure defines; a scheme is a tuple of edits."""
+"""Edits: small changes of a network at places that its residual structure defines; a scheme is a tuple of edits.
+
+`EDITS` has all of them by name.
+"""
 
 from normless.edits._attention import AddQKNorm as AddQKNorm, SoftCapLogits as SoftCapLogits
 from normless.edits._biases import (
@@ -7,23 +10,23 @@ from normless.edits._biases import (
     ScalarBiases as ScalarBiases,
 )
 from normless.edits._branches import (
-    BranchMultiplier as BranchMultiplier,
-    LayerScale as LayerScale,
+    BranchMultiplier,
+    LayerScale,
     RemoveBranches as RemoveBranches,
     RescaleBranches as RescaleBranches,
     ResetBranchFactors as ResetBranchFactors,
     ScaleBranches as ScaleBranches,
-    ScaleSums as ScaleSums,
+    ScaleSums,
 )
-from normless.edits._deepnorm import DeepNorm as DeepNorm, TFixup as TFixup
-from normless.edits._edit import EDITS as EDITS, Edit as Edit
+from normless.edits._deepnorm import DeepNorm, TFixup as TFixup
+from normless.edits._edit import EDITS, Edit
 from normless.edits._initialization import (
     LSUV as LSUV,
-    KeepScale as KeepScale,
+    KeepScale,
     Reinitialize as Reinitialize,
     ZeroBranchEnds as ZeroBranchEnds,
-    ZeroClassifier as ZeroClassifier,
-    ZeroLastGamma as ZeroLastGamma,
+    ZeroClassifier,
+    ZeroLastGamma,
 )
 from normless.edits._norm_variants import ReplaceNorms as ReplaceNorms
 from normless.edits._normalizer_free import (
@@ -32,14 +35,36 @@ from normless.edits._normalizer_free import (
     StandardizeWeights as StandardizeWeights,
 )
 from normless.edits._norms import (
-    BranchEndNorms as BranchEndNorms,
+    BranchEndNorms,
     HeadDropout as HeadDropout,
-    KeepLayerNorms as KeepLayerNorms,
-    LayerNormScaling as LayerNormScaling,
-    NormOnSkip as NormOnSkip,
-    OnlyFinalNorm as OnlyFinalNorm,
-    OnlyTopNorm as OnlyTopNorm,
+    KeepLayerNorms,
+    LayerNormScaling,
+    NormOnSkip,
+    OnlyFinalNorm,
+    OnlyTopNorm,
     PointwiseNorms as PointwiseNorms,
-    RemoveNorms as RemoveNorms,
+    RemoveNorms,
 )
-from normless.edits._surgery import Change as Change, Surgery as Surgery
+from normless.edits._plan import Change
+from normless.edits._surgery import Surgery
+
+__all__ = [
+    "EDITS",
+    "BranchEndNorms",
+    "BranchMultiplier",
+    "Change",
+    "DeepNorm",
+    "Edit",
+    "KeepLayerNorms",
+    "KeepScale",
+    "LayerNormScaling",
+    "LayerScale",
+    "NormOnSkip",
+    "OnlyFinalNorm",
+    "OnlyTopNorm",
+    "RemoveNorms",
+    "ScaleSums",
+    "Surgery",
+    "ZeroClassifier",
+    "ZeroLastGamma",
+]

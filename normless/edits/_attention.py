@@ -12,15 +12,15 @@ from torch import nn
 
 from normless.edits._edit import Edit, edit
 from normless.edits._surgery import Surgery
-from normless.lifting import LiftError
+from normless.errors import LiftError
 from normless.nn._affine import of_class
-from normless.nn._attention import AttentionFunction, AttentionModule, ChangedLogits, LogitProduct, Norm
+from normless.nn._attention import AttentionFunction, AttentionModule, ChangedLogits, LogitProduct, QKNormKind
 from normless.residual import _operations as ops
 from normless.residual._graph import Dataflow
 
 
 @dataclass(frozen=True)
-class Attention:
+class FoundAttention:
     """An attention in the dataflow: the operation that computes its logits, the factors after and before it."""
 
     index: int
@@ -40,7 +40,7 @@ class AddQKNorm(Edit):
 
     loses = "normalizes queries and keys"
 
-    norm: Norm = "rms"
+    norm: QKNormKind = "rms"
 
     def apply(self, surgery: Surgery) -> None:
         if self.norm not in ("rms", "layer"):
@@ -125,11 +125,11 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
             yield at, child, width, attention.before
 
 
-def attentions(flow: Dataflow) -> Iterator[Attention]:
+def attentions(flow: Dataflow) -> Iterator[FoundAttention]:
     """Find the attention operations of a dataflow, and the products of queries and keys that a softmax reads."""
     for index, operation in enumerate(flow.operations):
         if operation.name in ops.ATTENTION:
-            yield Attention(index, before=_factor_before(flow, index))
+            yield FoundAttention(index, before=_factor_before(flow, index))
         if operation.name not in ops.SOFTMAX:
             continue
         at, factors = operation.parents[0], list[float]()
@@ -139,7 +139,7 @@ def attentions(flow: Dataflow) -> Iterator[Attention]:
                 factors.append(operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0])
             at = operation.operands[0] if operation.operands else operation.parents[0]
         if flow[at].name in ops.PRODUCT and not flow[at].parameters and len(flow[at].parents) == 2:
-            yield Attention(at, prod(factors), _factor_before(flow, at))
+            yield FoundAttention(at, prod(factors), _factor_before(flow, at))
 
 
 def _factor_before(flow: Dataflow, index: int) -> float:
@@ -154,7 +154,7 @@ def _factor_before(flow: Dataflow, index: int) -> float:
     return factor
 
 
-def _width(surgery: Surgery, flow: Dataflow, attention: Attention) -> int:
+def _width(surgery: Surgery, flow: Dataflow, attention: FoundAttention) -> int:
     """Return the number of features of a head."""
     shape = flow[flow[attention.index].operands[0]].shape
     if not shape:
@@ -162,7 +162,7 @@ def _width(surgery: Surgery, flow: Dataflow, attention: Attention) -> int:
     return shape[-1]
 
 
-def _is_normalized(flow: Dataflow, attention: Attention) -> bool:
+def _is_normalized(flow: Dataflow, attention: FoundAttention) -> bool:
     """Whether the queries of an attention are the rearranged output of a norm."""
     at = flow[attention.index].operands[0]
     while flow[at].name in ops.LAYOUT | {"mul"} and flow[at].parents:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless._internal.arguments import Call, applied, on_device_of
-from normless._internal.state import running
+from normless._internal.arguments import CallArguments, applied, on_device_of
 from normless.edits._surgery import Surgery
 from normless.errors import NormlessError
-from normless.recording import tensors_in
+from normless.recording._passes import tensors_in
+from normless.state import running
 
 # The most values that are kept of a layer's outputs.
 _MOST_VALUES = 2**20
@@ -23,7 +23,7 @@ class Enough(NormlessError):  # noqa: N818
 
 
 def run_batches(
-    surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any], batches: Sequence[Call] = ()
+    surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any], batches: Sequence[CallArguments] = ()
 ) -> list[list[Tensor]]:
     """Run the network on batches, by default those of the calibration, in evaluation, with a hook as in `hooked`.
 

@@ -9,7 +9,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.edits._edit import Edit, edit
 from normless.edits._surgery import Surgery
-from normless.nn import ShiftedActivation
+from normless.nn._activation import ShiftedActivation
 from normless.nn._affine import one_element
 from normless.residual import Layer, ResidualBlock
 

@@ -14,8 +14,8 @@ from normless.edits._initialization import scaling_parameter
 from normless.edits._surgery import Surgery
 from normless.edits._transformer import passing_rows
 from normless.errors import MissingValuesError
-from normless.nn import SkipOnlySum
 from normless.nn._affine import one_element, outputs_of
+from normless.nn._sum import SkipOnlySum
 from normless.residual import Layer, ResidualBlock
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normless._internal.arguments import Call
+from normless._internal.arguments import CallArguments
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Calibration:
         report: what the edits kept and fitted.
     """
 
-    batches: Sequence[Call] = ()
+    batches: Sequence[CallArguments] = ()
     rows: dict[str, list[Tensor]] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
     outputs: list[list[Tensor]] = field(default_factory=list)

@@ -50,11 +50,11 @@ def started(what: str, value: Any) -> str:
 EDITS = Registry[type[Edit]]("edit")
 """Edits by name; `EDITS.register()` decorates a subclass of `Edit`."""
 
-Kind = TypeVar("Kind", bound=Edit)
+EditClass = TypeVar("EditClass", bound=Edit)
 
 
 @dataclass_transform(frozen_default=True)
-def edit(kind: type[Kind]) -> type[Kind]:
+def edit(kind: type[EditClass]) -> type[EditClass]:
     """Make a class a frozen dataclass and register it under its own name."""
     made = dataclass(frozen=True)(kind)
     EDITS.register()(made)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from normless.edits._edit import Edit, edit
 from normless.edits._surgery import Surgery
 from normless.edits._transformer import parts_of
-from normless.nn._initialization import INITIALIZATIONS as INITIALIZATIONS, Kind as Kind
+from normless.nn._initialization import INITIALIZATIONS as INITIALIZATIONS, Initialization as Initialization
 from normless.residual import Layer, ResidualBlock
 
 _TIED = "weight stays, since it embeds the input too"
@@ -27,7 +27,7 @@ class Reinitialize(Edit):
 
     loses = "draws new weights"
 
-    kind: Kind = "he"
+    kind: Initialization = "he"
 
     def apply(self, surgery: Surgery) -> None:
         if self.kind not in INITIALIZATIONS:

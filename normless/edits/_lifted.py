@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.copying import copied
-from normless.lifting import Arguments, LiftError, Rewriter, TakeArguments
+from normless.errors import LiftError
+from normless.lifting._rewritten import Arguments, Rewriter, TakeArguments
 from normless.nn import ResidualSum
 from normless.nn._function import Function
-from normless.recording import Call, Place
+from normless.recording._calls import Call
+from normless.recording._places import Place
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.residual._blocks import Addition, Term
+from normless.residual._blocks import Addition, NormTerm
 from normless.residual._graph import Dataflow
 
 
@@ -155,7 +157,7 @@ class Lifted:
             raise LiftError(f"the runs of {call.module} share its forward code; only= converts other modules")
         functions = [Function(turn.function, turn.args[1:], turn.kwargs) for turn in call.turns]
         names = [rewriter.add_child(call.name, function) for function in functions]
-        rewriter.replace({place: (names, TakeArguments(_operand, Term(place, 0)))})
+        rewriter.replace({place: (names, TakeArguments(_operand, NormTerm(place, 0)))})
         self.moved |= {turn: _join(call.module, name) for turn, name in zip(call.turns, names, strict=True)}
 
     def drop(self, layer: Layer) -> None:
@@ -165,7 +167,7 @@ class Lifted:
             call = self._call_of(layer)
             if len(call.turns) > 1:
                 raise LiftError("it runs in a loop, several times in one forward pass")
-            terms = (Term(_free(call), 0),)
+            terms = (NormTerm(_free(call), 0),)
         path = layer.path.partition(":")[0]
         rewriter = self._rewriter(path)
         # Norms at one place are removed together.
@@ -275,13 +277,13 @@ def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
     return terms, []
 
 
-def _factor(rewriter: Rewriter, term: Term) -> list[str]:
+def _factor(rewriter: Rewriter, term: NormTerm) -> list[str]:
     """Add a child that multiplies by a term's factor unless that is 1; return its name in a list."""
     function = Function(torch.mul, (term.factor,))
     return [] if isclose(term.factor, 1, rel_tol=1e-3) else [rewriter.add_child("unit_length", function)]
 
 
-def _operand(term: Term, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
+def _operand(term: NormTerm, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
     """Return the operand that replaces the result of an operator, a tensor's method or a function."""
     if isinstance(node, ast.BinOp):
         return [(node.left, node.right)[term.operand]], []

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied
 from normless._internal.copying import copied
-from normless._internal.state import running
 from normless._internal.warn import warn
 from normless.edits._passes import Pass, passed
 from normless.edits._surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
-from normless.recording import Run, followed, tensors_in
+from normless.recording._modules import ModuleRun, followed
+from normless.recording._passes import tensors_in
 from normless.residual._operations import SELECT_BY_VALUE
+from normless.state import running
 
 # Signals of this size come from growth over depth, which a diagnosis finds and no edit causes.
 _GROWN, _SHRUNK = 1e12, 1e-25
@@ -164,7 +165,7 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
     found: list[str] = []
     largest = 0.0
 
-    def leave(run: Run, output: Any) -> None:
+    def leave(run: ModuleRun, output: Any) -> None:
         nonlocal largest
         for tensor in tensors_in(output):
             is_number = tensor.is_floating_point() or tensor.is_complex()

@@ -15,10 +15,10 @@ from normless.errors import UnsupportedEditError
 from normless.residual._batch_statistics import BATCH_NORMS
 from normless.residual._inside_norms import agree, is_plain
 
-Kind = Literal["batch", "instance", "group", "layer", "rms"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+NormKind = Literal["batch", "instance", "group", "layer", "rms"]
+KINDS: tuple[NormKind, ...] = get_args(NormKind)
 
-_CLASSES: dict[Kind, tuple[type[nn.Module], ...]] = {
+_CLASSES: dict[NormKind, tuple[type[nn.Module], ...]] = {
     "batch": (_BatchNorm,),
     "instance": (_InstanceNorm,),
     "group": (nn.GroupNorm,),
@@ -30,7 +30,7 @@ _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _VALUES_PER_GROUP = 16
 
 
-def is_of_kind(norm: nn.Module, kind: Kind) -> bool:
+def is_of_kind(norm: nn.Module, kind: NormKind) -> bool:
     """Whether a norm is of this kind; a group norm with one group is a layer norm of images."""
     is_whole = kind == "layer" and isinstance(norm, nn.GroupNorm) and norm.num_groups == 1
     return is_whole or isinstance(norm, _CLASSES[kind])
@@ -59,7 +59,7 @@ def torch_norm(
     return None
 
 
-def reason_against(norm: Any, kind: Kind, shape: tuple[int, ...] | None) -> str:
+def reason_against(norm: Any, kind: NormKind, shape: tuple[int, ...] | None) -> str:
     """Say why a norm of torch has no counterpart of a kind for an input of this shape, or return ""."""
     is_last = isinstance(norm, (nn.LayerNorm, nn.RMSNorm))
     if is_last and len(norm.normalized_shape) > 1:
@@ -76,7 +76,7 @@ def reason_against(norm: Any, kind: Kind, shape: tuple[int, ...] | None) -> str:
     return ""
 
 
-def norm_of_kind(norm: Any, kind: Kind, shape: tuple[int, ...] | None, groups: int = 32) -> nn.Module:
+def norm_of_kind(norm: Any, kind: NormKind, shape: tuple[int, ...] | None, groups: int = 32) -> nn.Module:
     """Return a norm of another kind with the channels, γ, β and ε of a norm of torch, and fresh statistics.
 
     On images a layer norm is a group norm with one group (Wu & He 2018, section 3.1).

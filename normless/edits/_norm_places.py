@@ -15,7 +15,7 @@ from normless.edits._surgery import Surgery
 from normless.errors import LiftError
 from normless.nn._affine import outputs_of
 from normless.nn._memory_order import MemoryOrder
-from normless.recording import reads
+from normless.recording._places import reads
 from normless.residual import Layer
 from normless.residual._batch_statistics import BATCH_NORMS
 from normless.residual._description import describe, with_article

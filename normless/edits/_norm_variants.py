@@ -10,18 +10,27 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from normless.edits._edit import Edit, edit
-from normless.edits._norm_kinds import KINDS, Kind, is_of_kind, norm_of_kind, reason_against, take_over, torch_norm
+from normless.edits._norm_kinds import (
+    KINDS,
+    NormKind,
+    is_of_kind,
+    norm_of_kind,
+    reason_against,
+    take_over,
+    torch_norm,
+)
 from normless.edits._norm_places import idle_siblings, module_of, replace_norm, whole_norms
 from normless.edits._surgery import Surgery
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, _batch_norms as batch_norms
+from normless.nn import FrozenBatchNorm, _batch_norms as batch_norms
+from normless.nn._domains import DomainBatchNorm, SplitBatchNorm
 from normless.residual import Layer
 from normless.residual._batch_statistics import BATCH_NORMS, as_batch_norm, keeps_statistics, takes_batch_statistics
 from normless.residual._description import describe, with_article
 from normless.residual._inside_norms import is_plain
 from normless.residual._operations import BATCH_NORM
 
-Family = Kind | Literal["ghost", "partial", "alternating", "plain", "synchronized", "frozen", "domain", "split"]
+Family = NormKind | Literal["ghost", "partial", "alternating", "plain", "synchronized", "frozen", "domain", "split"]
 
 _ALREADY = "it is one already"
 # These have the running statistics, γ and β of the batch norms that they replace.
@@ -50,7 +59,7 @@ class ReplaceNorms(Edit):
     options: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> NormKind | None:
         """The kind of norm, None for a variant of batch norm."""
         return next((kind for kind in KINDS if kind == self.family), None)
 

@@ -13,7 +13,7 @@ from normless.nn._activation import ScaledActivation
 from normless.nn._standardized import ScaledStd, scaled_std
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual._classify import kind_of
-from normless.signal import Stream, activation_gain, is_homogeneous
+from normless.signal._quadrature import Stream, activation_gain, is_homogeneous
 
 _NO_WEIGHT = "something that has no weight, such as a pooling, and the variance after it is not known in advance"
 

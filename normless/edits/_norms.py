@@ -27,7 +27,7 @@ from normless.edits._norm_places import (
 from normless.edits._surgery import Surgery
 from normless.edits._transformer import StackEdit, makes_queries
 from normless.errors import MissingValuesError
-from normless.nn import Pointwise
+from normless.nn._activation import Pointwise
 from normless.nn._channels import has_channels_first, of_channels
 from normless.nn._function import Function
 from normless.residual import Layer, ResidualBlock

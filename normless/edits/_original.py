@@ -13,7 +13,7 @@ from normless.errors import UnsupportedEditError
 from normless.residual import ResidualMap, residual_map
 from normless.residual._batch_statistics import require_finite
 from normless.residual._classify import kind_of
-from normless.signal import Gain, gains
+from normless.signal._factors import Gain, gains
 
 
 @dataclass

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
-from normless._internal.state import running
 from normless.edits._surgery import Surgery
-from normless.recording import Observer, Run, tensors_in
+from normless.recording._modules import ModuleRun, Observer
+from normless.recording._passes import tensors_in
+from normless.state import running
 
 NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
@@ -56,7 +57,7 @@ class _Followed(Observer):
         super().__init__()
         self.seen = seen
 
-    def on_enter(self, run: Run) -> None:
+    def on_enter(self, run: ModuleRun) -> None:
         self.seen.runs[run.path] += 1
 
     def on_function(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

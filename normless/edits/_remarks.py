@@ -10,7 +10,7 @@ from itertools import chain
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless._internal.arguments import Call
+from normless._internal.arguments import CallArguments
 from normless.edits._batches import run_batches
 from normless.edits._calibration import distance
 from normless.edits._edit import Edit
@@ -37,7 +37,7 @@ class TrainedFunction:
     without: bool
 
 
-def trained_function(surgery: Surgery, given: Call) -> TrainedFunction | None:
+def trained_function(surgery: Surgery, given: CallArguments) -> TrainedFunction | None:
     """Run a trained network before its conversion; return None for a fresh network, or one that does not run."""
     if surgery.is_meta or surgery.trained_norm() is None or not any(map(len, given)):
         return None
@@ -46,7 +46,7 @@ def trained_function(surgery: Surgery, given: Call) -> TrainedFunction | None:
     return None if outputs is None else TrainedFunction(outputs, True in kept, False in kept)
 
 
-def _outputs(surgery: Surgery, given: Call) -> list[list[Tensor]] | None:
+def _outputs(surgery: Surgery, given: CallArguments) -> list[list[Tensor]] | None:
     # A network that does not run is for `verify` to report.
     with suppress(Exception):
         return run_batches(surgery, (), print, [given])
@@ -54,7 +54,7 @@ def _outputs(surgery: Surgery, given: Call) -> list[list[Tensor]] | None:
 
 
 def lost_function(
-    surgery: Surgery, text: str, edits: Iterable[Edit], given: Call, known: TrainedFunction | None
+    surgery: Surgery, text: str, edits: Iterable[Edit], given: CallArguments, known: TrainedFunction | None
 ) -> Iterator[str]:
     """Yield a clause if a trained network's outputs in evaluation are not those it had, with the calls to make."""
     made = None if known is None or surgery.calibration.report is not None else _outputs(surgery, given)
@@ -67,7 +67,7 @@ def lost_function(
         known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits)
     )
     scheme = text if kept else "skipinit" if known.with_statistics else ""
-    calls = [f'nl.convert_trained(model, "{scheme}", batches)'] * bool(scheme)
+    calls = [f'nl.refit(model, "{scheme}", batches)'] * bool(scheme)
     calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
     yield (
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "

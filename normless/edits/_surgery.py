@@ -12,19 +12,20 @@ from typing import Any, Protocol, TypeVar, cast
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
-from normless._internal.state import running
 from normless.edits._calibration import Calibration
 from normless.edits._lifted import Lifted
 from normless.edits._original import Original
 from normless.edits._plan import Change as Change
 from normless.edits._trained import is_trained, module_at, parameter_at
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn import ResidualSum, ScalarAffine
+from normless.nn._activation import ShiftedActivation
 from normless.nn._affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual._classify import embedding_weights
 from normless.residual._network import is_within
-from normless.signal import Gain, gains
+from normless.signal._factors import Gain, gains
+from normless.state import running
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -14,10 +14,10 @@ from normless.edits._surgery import Surgery
 from normless.nn._affine import is_transposed
 from normless.residual import Layer, ResidualBlock
 
-Use = Literal["query", "key", "value", "other"]
+ProjectionUse = Literal["query", "key", "value", "other"]
 
 # The equal parts of a matrix with several uses, from top to bottom.
-_PACKED: dict[str, tuple[Use, ...]] = {
+_PACKED: dict[str, tuple[ProjectionUse, ...]] = {
     **dict.fromkeys(("qkv", "in_proj", "to_qkv", "qkv_proj", "wqkv"), ("query", "key", "value")),
     **dict.fromkeys(("kv", "to_kv", "kv_proj"), ("key", "value")),
     **dict.fromkeys(("q", "wq", "to_q", "q_proj", "q_lin", "query", "query_proj"), ("query",)),
@@ -29,7 +29,7 @@ _PACKED: dict[str, tuple[Use, ...]] = {
 # Packed head by head; or in several ways, unless the outputs lie along the second axis.
 _PACKED_OTHERWISE = {"query_key_value", "c_attn", "qkvg"}
 # GPT-2's packed projections by the ratio of outputs to inputs; the second is that of a cross attention.
-_C_ATTN: dict[int, tuple[Use, ...]] = {3: ("query", "key", "value"), 2: ("key", "value")}
+_C_ATTN: dict[int, tuple[ProjectionUse, ...]] = {3: ("query", "key", "value"), 2: ("key", "value")}
 
 
 class Matrix(NamedTuple):
@@ -41,7 +41,7 @@ class Matrix(NamedTuple):
 
     path: str
     parameter: str
-    use: Use
+    use: ProjectionUse
     rows: Tensor
 
 
@@ -137,7 +137,7 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
             yield Matrix(layer.path, parameter, use, rows)
 
 
-def _uses(surgery: Surgery, layer: Layer, parameter: str) -> tuple[tuple[Use, ...], int]:
+def _uses(surgery: Surgery, layer: Layer, parameter: str) -> tuple[tuple[ProjectionUse, ...], int]:
     """Return the uses of a weight's equal parts, by its name, and the axis of the parts, which is that of outputs."""
     if ":" not in layer.path and is_transposed(surgery.get(layer.path)):
         inputs, outputs = surgery.parameter(parameter).shape

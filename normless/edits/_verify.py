@@ -7,13 +7,13 @@ from traceback import walk_tb
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless._internal.state import in_mode
 from normless._internal.warn import warn
 from normless.edits._liveness import check_finite, check_life
 from normless.edits._passes import NORMS, Pass, passed
 from normless.edits._surgery import Surgery
 from normless.errors import EvaluationOnlyWarning, InputsError, UnresolvedStructureError, UnsupportedEditError
-from normless.recording import recorded
+from normless.recording._passes import recorded
+from normless.state import in_mode
 
 
 def verify(surgery: Surgery, original: nn.Module | None, allow_partial: bool = False) -> None:

@@ -12,8 +12,9 @@ from normless.conversion import scheme_of
 from normless.errors import RecipeError
 from normless.integrations import _pretrained as pretrained
 from normless.models._spec import ZOOS, Inputs
-from normless.saving import load, read_recipe, save
+from normless.saving import load, read_recipe
 from normless.saving._code_digest import code_named
+from normless.saving._network import save
 from normless.spec import RECIPE_FILE
 
 _CARD = """---

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from normless.affine import Removal, remove_norms
+from normless.affine import Removal
+from normless.affine._removal import remove_norms
 from normless.doctor import Watch
 
 # One library under two names, each with its own classes.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import zip_longest
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from opacus.grad_sample import GradSampleModule, register_grad_sampler
@@ -21,14 +21,13 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from normless._internal.arguments import forward_arguments
-from normless._internal.copying import copied
+from normless._internal.copying import Model, copied
 from normless.edits import Surgery
 from normless.errors import UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
 from normless.nn._affine import ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, of_class
 from normless.residual import residual_map
 
-Model = TypeVar("Model", bound=nn.Module)
 Gradients = dict[Tensor, Tensor]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normless._internal.arguments import carried_as_keywords
 from normless.errors import RecipeError
 from normless.models._text_classifier import TRANSFORMERS
-from normless.saving import save
+from normless.saving._network import save
 from normless.spec import format_call
 
 # A name of weights that are not there: `from_pretrained` of any class fails on it, and says it.

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from normless.affine import Removal, remove_norms
+from normless.affine import Removal
+from normless.affine._removal import remove_norms
 from normless.doctor import Watch
 from normless.errors import RecipeError
 

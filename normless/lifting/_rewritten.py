@@ -23,8 +23,8 @@ from normless.recording._places import Place, Routine
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """Returns the arguments for the child that replaces an expression; parts of the expression are already replaced."""
 
-Position = tuple[int, int, int, int]
-_Target = tuple[Position, str, Arguments]
+SourceSpan = tuple[int, int, int, int]
+_Target = tuple[SourceSpan, str, Arguments]
 Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
 """The name and source of each new function, and the original function, or its class and name there."""
 
@@ -260,7 +260,7 @@ class _Transformer(ast.NodeTransformer):
         return ast.Assign([node.target], new) if isinstance(node, ast.AugAssign) else new
 
 
-def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
+def _at(definition: ast.FunctionDef, position: SourceSpan) -> ast.AST:
     """Return the operator at a position, else the call that ends there, since a method call starts at its name.
 
     For the targets of an assignment, return the value: an iterator runs while the targets are unpacked.
@@ -277,7 +277,7 @@ def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
     return node
 
 
-def _position(node: Any) -> Position:
+def _position(node: Any) -> SourceSpan:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 

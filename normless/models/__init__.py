@@ -10,33 +10,41 @@ Arguments of the networks for images:
         further stage doubles them.
 """
 
-from normless.models._dense import Dense as Dense
+from normless.models._dense import Dense
 from normless.models._downloads import with_random_weights as with_random_weights
-from normless.models._layers import MODELS as MODELS, conv as conv
+from normless.models._layers import MODELS, conv as conv
 from normless.models._resnets import (
     BasicBlock as BasicBlock,
     PaddedShortcut as PaddedShortcut,
-    ResNet as ResNet,
-    ResNetCifar as ResNetCifar,
-    ResNetV2 as ResNetV2,
+    ResNet,
+    ResNetCifar,
+    ResNetV2,
     WideResNet as WideResNet,
-    blocks_per_stage as blocks_per_stage,
 )
 from normless.models._spec import (
-    Inputs as Inputs,
-    Shape as Shape,
-    build_model as build_model,
+    build_model,
     build_with_inputs as build_with_inputs,
     fitted_spec as fitted_spec,
 )
 from normless.models._text_classifier import (
     TRANSFORMERS as TRANSFORMERS,
-    TextClassifier as TextClassifier,
     TokenNumbers as TokenNumbers,
     checkpoint_folder as checkpoint_folder,
-    text_classifier as text_classifier,
+    text_classifier,
 )
 from normless.models._transformer import Transformer as Transformer
 
 dense, transformer = Dense, Transformer
 resnet, resnet_v2, resnet_cifar, wide_resnet = ResNet, ResNetV2, ResNetCifar, WideResNet
+
+__all__ = [
+    "MODELS",
+    "build_model",
+    "dense",
+    "resnet",
+    "resnet_cifar",
+    "resnet_v2",
+    "text_classifier",
+    "transformer",
+    "wide_resnet",
+]

@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import collection_paused
 from normless.nn import ResidualSum
 from normless.registry import Registry
+from normless.state import collection_paused
 
 MODELS = Registry[Callable[..., nn.Module]]("model", sources=("normless", "torchvision", "timm", "transformers"))
 """Reference networks by name; `MODELS.register("mine")` decorates a class or a function that returns a network."""
 
-Names = tuple[str, ...]
+LayerNames = tuple[str, ...]
 Members = Mapping[str, nn.Module]
 
 
@@ -100,7 +100,7 @@ class Network(nn.Sequential):
         return torch.randn(2, *self.example_shape, generator=generator).to(parameter)
 
 
-def _in_turn(module: nn.Module, names: Names, x: Tensor) -> Tensor:
+def _in_turn(module: nn.Module, names: LayerNames, x: Tensor) -> Tensor:
     for name in names:
         x = getattr(module, name)(x)
     return x

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.models._layers import MODELS, GlobalAveragePool, Network, PostActivation, PreActivation, conv, stages
-from normless.nn._initialization import Kind, initialize
+from normless.nn._initialization import Initialization, initialize
 
 # Residual blocks in each of the four stages, by depth (He et al. 2016a, table 1).
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -116,7 +116,7 @@ class ResNetCifar(Network):
     """
 
     def __init__(
-        self, depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Kind | None = None
+        self, depth: int = 110, classes: int = 10, in_channels: int = 3, initialization: Initialization | None = None
     ) -> None:
         super().__init__()
         self.example_shape = (in_channels, 32, 32)
@@ -155,7 +155,7 @@ class WideResNet(Network):
         width: int = 4,
         classes: int = 10,
         in_channels: int = 3,
-        initialization: Kind | None = "he_fan_in",
+        initialization: Initialization | None = "he_fan_in",
         classifier_bias: bool = True,
     ) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class ResNet(Network):
         groups: int = 1,
         width_per_group: int = 64,
         channels: int = CHANNELS[0],
-        initialization: Kind | None = None,
+        initialization: Initialization | None = None,
         stride_on: StrideOn = "conv2",
     ) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class ResNetV2(Network):
         depth: int = 50,
         classes: int = 1000,
         in_channels: int = 3,
-        initialization: Kind | None = "he_fan_in",
+        initialization: Initialization | None = "he_fan_in",
         channels: int = CHANNELS[0],
     ) -> None:
         super().__init__()

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normless._internal.exclusive import borrowing
 from normless.code_names import names_of_data
+from normless.exclusive import borrowing
 from normless.extras import import_extra
 from normless.models._downloads import refuse_downloads
 from normless.registry import did_you_mean

@@ -9,17 +9,15 @@ from torch import Tensor, nn
 
 from normless.nn._affine import TakesParts, one_element
 from normless.nn._channels import per_channel
-from normless.nn._kept_once import ShiftedReLU, is_faster
-from normless.nn._memory_order import Order, in_order
-from normless.nn._on_cuda import ShiftedReLUOnCuda, kernels_fit, shifted, unpromoting
+from normless.nn._memory_order import MemoryFormat, in_order
+from normless.nn.kernels import shifted, shifted_relu, unpromoting
 
 
 class ShiftedActivation(TakesParts):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
     b₁ is Fixup's bias before an activation that reads no weight layer of its own, b₂ its bias before the layer that
-    reads the activation (Zhang et al., section 3, rule 3). A ReLU before b₂ is one function if that is faster, see
-    `ShiftedReLU`.
+    reads the activation (Zhang et al., section 3, rule 3). A ReLU before b₂ is one function if that is faster.
 
     Attributes:
         activation: φ.
@@ -42,10 +40,8 @@ class ShiftedActivation(TakesParts):
         parts = (self.input_bias, self.output_bias)
         has_parts = parts[0] is not None or parts[1] is not None
         is_relu = type(self.activation) is nn.ReLU and has_parts and not _is_watched(self.activation)
-        if is_relu and kernels_fit(x, *parts):
-            return cast(Tensor, ShiftedReLUOnCuda.apply(x, *parts))
-        if is_relu and is_faster(x, *parts):
-            return cast(Tensor, ShiftedReLU.apply(x, *parts))
+        if is_relu and (fast := shifted_relu(x, *parts)) is not None:
+            return fast
         return shifted(cast(Tensor, self.activation(shifted(x, self.input_bias))), self.output_bias)
 
 
@@ -84,7 +80,7 @@ class Pointwise(nn.Module):
     def __init__(self, function: Literal["tanh", "erf"], alpha: float, shift: float | None = None) -> None:
         super().__init__()
         self.function, self.channels_first = function, False
-        self.order: Order | None = None
+        self.order: MemoryFormat | None = None
         self.alpha = nn.Parameter(one_element(alpha))
         self.shift = None if shift is None else nn.Parameter(one_element(shift))
         self.register_parameter("weight", None)

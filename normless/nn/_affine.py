@@ -14,7 +14,7 @@ import sys
 from functools import cache, reduce
 from itertools import chain
 from operator import mul
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from normless._internal.copying import Model
 from normless.errors import UnsupportedEditError
-from normless.nn._kept_once import is_faster, shifted_convolution
-from normless.nn._on_cuda import multiplied, scaled, shifted
+from normless.nn.kernels import multiplied, scaled, shifted, shifted_convolution
 
 
 class TakesParts(nn.Module):
@@ -92,12 +92,11 @@ class ScalarAffine(TakesParts):
         if not isinstance(self, _ConvNd):
             return F.linear(self.prepared(x), *parts)
         is_plain = self.before is None and self.padding_mode == "zeros" and not isinstance(self.padding, str)
-        y: Tensor
-        if shift is not None and is_plain and x.dim() == self.weight.dim() and is_faster(x, shift, *parts):
-            y = shifted_convolution(x, shift, *parts, self.stride, self.padding, self.dilation, groups=self.groups)
-        else:
-            y = self._conv_forward(self.prepared(x), *parts)
-        return y
+        if shift is not None and is_plain and x.dim() == self.weight.dim():
+            settings = self.stride, self.padding, self.dilation
+            if (y := shifted_convolution(x, shift, *parts, *settings, groups=self.groups)) is not None:
+                return y
+        return self._conv_forward(self.prepared(x), *parts)
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """Return the weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
@@ -272,10 +271,7 @@ def is_attention(layer: nn.Module) -> bool:
     return type(layer) in (nn.MultiheadAttention, ScalarMultiheadAttention)
 
 
-Kind = TypeVar("Kind", bound=nn.Module)
-
-
-def of_class(layer: nn.Module, kind: type[Kind]) -> Kind:
+def of_class(layer: nn.Module, kind: type[Model]) -> Model:
     """Return a layer of another class with the same parameters, parts, children, hooks and mode."""
     new = kind.__new__(kind)
     new.__dict__.update(layer.__dict__)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Norm = Literal["rms", "layer"]
+QKNormKind = Literal["rms", "layer"]
 
 
 class ChangedLogits(nn.Module):
@@ -32,7 +32,7 @@ class ChangedLogits(nn.Module):
         self.register_module("q_norm", None)
         self.register_module("k_norm", None)
 
-    def add_norms(self, width: int, norm: Norm, like: Tensor, factor: float = 1.0) -> None:
+    def add_norms(self, width: int, norm: QKNormKind, like: Tensor, factor: float = 1.0) -> None:
         """Normalize queries and keys of `width` features each, with γ = 1 of the dtype and device of `like`.
 
         `factor` is a factor of queries or keys before the norm, which the norm would undo.

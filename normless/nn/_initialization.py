@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-Kind = Literal["he", "he_fan_in", "he_fan_in_truncated", "xavier", "lecun", "orthogonal"]
+Initialization = Literal["he", "he_fan_in", "he_fan_in_truncated", "xavier", "lecun", "orthogonal"]
 
 
 @torch.no_grad()
@@ -28,7 +28,7 @@ def _truncated(weight: Tensor) -> Tensor:
 
 # Of a standard normal distribution between -2 and 2.
 _TRUNCATED_DEVIATION = 0.8796256610342398
-INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
+INITIALIZATIONS: dict[Initialization, Callable[[Tensor], Tensor]] = {
     "he": partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu"),
     "he_fan_in": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="relu"),
     "he_fan_in_truncated": _truncated,
@@ -38,7 +38,7 @@ INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
 }
 
 
-def initialize(network: nn.Module, kind: Kind | None) -> None:
+def initialize(network: nn.Module, kind: Initialization | None) -> None:
     """Draw the weight of every convolution and linear layer, including the classifier, and set biases to 0.
 
     Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal.

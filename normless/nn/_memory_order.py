@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-Order = Literal["contiguous", "channels_last", "channels_last_3d"]
+MemoryFormat = Literal["contiguous", "channels_last", "channels_last_3d"]
 
 
-def in_order(x: Tensor, order: Order | None) -> Tensor:
+def in_order(x: Tensor, order: MemoryFormat | None) -> Tensor:
     """Return x with its elements in the given order in memory; x itself if it has this order, or if `order` is None.
 
     `channels_last` is an order of tensors with four axes, (B, C, H, W), and `channels_last_3d` of those with five.
@@ -25,7 +25,7 @@ def in_order(x: Tensor, order: Order | None) -> Tensor:
     return x
 
 
-def order_of(x: Tensor) -> Order | None:
+def order_of(x: Tensor) -> MemoryFormat | None:
     """Return the order of x's elements in memory: the first that fits, or None."""
     if x.is_contiguous():
         return "contiguous"
@@ -46,9 +46,9 @@ class MemoryOrder(nn.Identity):
         order: `contiguous`, `channels_last` (B, C, H, W) or `channels_last_3d` (B, C, D, H, W).
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: MemoryFormat) -> None:
         super().__init__()
-        self.order: Order = order
+        self.order: MemoryFormat = order
 
     def forward(self, x: Tensor) -> Tensor:
         return in_order(x, self.order)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.nn._in_place import InPlace
-from normless.nn._on_cuda import multiplied
+from normless.nn.kernels import multiplied
 
 
 class ResidualSum(InPlace, nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from normless._internal.arguments import forward_arguments, unwrapped
-from normless._internal.exclusive import exclusive
+from normless.exclusive import exclusive
 from normless.nn import ResidualSum
 from normless.optim._decay import GROUPS, PARTS, Policy, decays_of, patterns_of
 from normless.optim._layerwise import around, kept_from_decay, layer_scales

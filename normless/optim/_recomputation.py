@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from normless._internal.arguments import forward_arguments
-from normless._internal.exclusive import exclusive
 from normless.errors import UnresolvedStructureError
+from normless.exclusive import exclusive
 from normless.residual import ResidualMap, residual_map as find_residual_map
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from normless._internal.reach import reachable
-from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn import ResidualSum, ScalarAffine
+from normless.nn._activation import Pointwise, ShiftedActivation
 from normless.residual import Layer, ResidualMap
 from normless.residual._classify import NORMS, kind_of
 from normless.residual._graph import Dataflow

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from normless._internal.exclusive import exclusive
+from normless.exclusive import exclusive
 from normless.probes._gammas import GammaNorms
 from normless.probes._moments import ChannelMoments, GradientMoments, LogitGradients
 from normless.probes._signal import BlockGradients, PredictedRows, Signal, predicted_moments

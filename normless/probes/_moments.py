@@ -10,10 +10,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.nn._channels import channel_axis, in_pieces
+from normless.nn._channels import by_channel as by_channel, channel_axis, in_pieces
 from normless.probes.hooks._watcher import PROBES, Setting, Watcher
 from normless.residual import Layer, ResidualMap
-from normless.residual._blocks import Kind
+from normless.residual._blocks import LayerKind
 
 _OF_CHANNELS = (
     *(f"{moment}{part}" for moment in ("abs_mean", "variance") for part in ("", "_spread")),
@@ -46,7 +46,7 @@ class LayerPosition:
         return {"order": self.order, "layer": self.layer, "block": self.block}
 
 
-def layer_positions(residual_map: ResidualMap, kind: Kind = "weight") -> dict[Layer, LayerPosition]:
+def layer_positions(residual_map: ResidualMap, kind: LayerKind = "weight") -> dict[Layer, LayerPosition]:
     """Return the positions of all layers of a kind; a module that runs several times has a position for each call."""
     blocks = _blocks(residual_map)
     layers = (layer for layer in residual_map.layers() if layer.kind == kind)
@@ -115,7 +115,7 @@ class ChannelMoments(_PositionedRows):
 
     columns: ClassVar[tuple[str, ...]] = CHANNEL_COLUMNS
 
-    kind: Kind = "weight"
+    kind: LayerKind = "weight"
 
     def on_start(self, setting: Setting) -> None:
         """Find the layers."""

@@ -13,11 +13,12 @@ from torch import Tensor, is_tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normless._internal.arguments import arguments_of
-from normless._internal.state import preserve_state
 from normless.nn._channels import channel_axis, in_pieces
 from normless.probes.hooks._watcher import PROBES, BlockWatcher, Setting, first_tensor
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.signal import BlockMoments as BlockMoments, block_moments
+from normless.signal import BlockMoments as BlockMoments
+from normless.signal._predictions import block_moments
+from normless.state import preserve_state
 
 _MEASURED = (
     *(f"{side}_{moment}" for moment in ("variance", "second_moment") for side in ("skip", "branch", "sum")),

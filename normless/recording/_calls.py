@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normless.recording._modules import Observer, Run
+from normless.recording._modules import ModuleRun, Observer
 from normless.recording._places import Place, Routine, running_place
 
 ADDITIONS = frozenset({"add", "radd", "iadd", "lerp"})
@@ -74,7 +74,7 @@ class Recorder(Observer):
         super().__init__()
         self.call: Call | None = None
         self.calls: list[Call] = []
-        self.runs: dict[str, list[Run]] = defaultdict(list)
+        self.runs: dict[str, list[ModuleRun]] = defaultdict(list)
         self._seen: dict[tuple[int, ...], dict[int, Place | None]] = {}
 
     @contextmanager
@@ -101,7 +101,7 @@ class Recorder(Observer):
         """Make a recorded call with its arguments, and return its result."""
         return call.function(*args, **kwargs)
 
-    def on_enter(self, run: Run) -> None:
+    def on_enter(self, run: ModuleRun) -> None:
         """Record the call of a module."""
         if run.path == "":
             self.calls.clear()
@@ -109,7 +109,7 @@ class Recorder(Observer):
         run.around = self._append(run.path) if self.stack else None
         self.runs[run.path].append(run)
 
-    def on_leave(self, run: Run, output: Any) -> None:
+    def on_leave(self, run: ModuleRun, output: Any) -> None:
         """Find the places of the calls of a run."""
         _settle(run.calls, self._seen)
 
@@ -169,7 +169,7 @@ def _seen(places: list[Place]) -> dict[int, Place | None]:
     return {key: equal.setdefault(place, place) for key, place in seen}
 
 
-def _agree(path: str, runs: list[Run]) -> None:
+def _agree(path: str, runs: list[ModuleRun]) -> None:
     """Set an obstacle for calls that two runs of a module make a different number of times."""
     counts = [Counter((call.place, call.name) for call in run.calls) for run in runs if len(runs) > 1]
     for run in runs:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 
 @dataclass(eq=False)
-class Run:
+class ModuleRun:
     """A run of a module in a pass.
 
     Attributes:
@@ -41,19 +41,19 @@ class Run:
     calls: list[Any] = field(default_factory=list)
 
 
-Enter = Callable[[Run], object]
+Enter = Callable[[ModuleRun], object]
 """Receives a run that begins."""
-Leave = Callable[[Run, Any], object]
+Leave = Callable[[ModuleRun, Any], object]
 """Receives a run that ends and its output, None after an error."""
 
 
 @contextmanager
-def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None = None) -> Iterator[list[Run]]:
+def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None = None) -> Iterator[list[ModuleRun]]:
     """Call `enter` before each module's forward and `leave` after it; yield the runs in progress, outermost first.
 
     A pass through the network itself starts anew. Passes of other threads are not followed.
     """
-    running: list[Run] = []
+    running: list[ModuleRun] = []
     counts: Counter[str] = Counter()
     order = count()
     thread = get_ident()
@@ -67,7 +67,7 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
             running.clear()
             counts.clear()
             order = count()
-        run = Run(path, module, inputs, keywords, counts[path], next(order))
+        run = ModuleRun(path, module, inputs, keywords, counts[path], next(order))
         counts[path] += 1
         if enter is not None:
             enter(run)
@@ -101,7 +101,7 @@ class Observer(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stack: list[Run] = []
+        self.stack: list[ModuleRun] = []
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "") or str(func)
@@ -114,10 +114,10 @@ class Observer(TorchFunctionMode):
         """Make a call, and return its result."""
         return function(*args, **kwargs)
 
-    def on_enter(self, run: Run) -> None:
+    def on_enter(self, run: ModuleRun) -> None:
         """Called before a module's forward."""
 
-    def on_leave(self, run: Run, output: Any) -> None:
+    def on_leave(self, run: ModuleRun, output: Any) -> None:
         """Called after a module's forward; the output is None after an error."""
 
     @contextmanager

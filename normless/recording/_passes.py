@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
-from normless._internal.state import collection_paused, quiet
 from normless.errors import UnresolvedStructureError
 from normless.recording._calls import Call, Recorder
 from normless.recording._failures import explained, hidden_submodule
 from normless.recording._state import below_autograd, untouched
 from normless.recording._tape import Tape
 from normless.recording._values import ReadNumber
+from normless.state import collection_paused, quiet
 
 # Functions that read the values of a tensor without an operation.
 _READS = {"tolist", "numpy", "array", "dlpack"}

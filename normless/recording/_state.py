@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normless._internal.restoring import restorations
-from normless._internal.state import preserve_random_state
+from normless.state import preserve_random_state
 
 
 @contextmanager

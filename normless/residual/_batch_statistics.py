@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless._internal.state import running
 from normless.errors import LiftError, UnsupportedEditError
 from normless.residual._classify import NORMS, kind_of
 from normless.residual._inside_norms import agree, inside, trials
 from normless.residual._sub_batches import is_sub_batch_norm, norm_of_evaluation
+from normless.state import running
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from normless.recording import Call, Place
+from normless.recording._calls import Call
+from normless.recording._places import Place
 
-Kind = Literal["weight", "norm", "direction", "activation", "scale", "dropout"]
+LayerKind = Literal["weight", "norm", "direction", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
 
 
 @dataclass(frozen=True)
-class Term:
+class NormTerm:
     """An operation of a norm that forward code writes out.
 
     Attributes:
@@ -56,7 +57,7 @@ class Layer:
     """
 
     path: str
-    kind: Kind
+    kind: LayerKind
     input: str | None = None
     call: int = 0
     gating: bool = False
@@ -66,7 +67,7 @@ class Layer:
     called: bool = field(default=True, compare=False)
     in_place: bool = field(default=False, compare=False)
     offset: float = field(default=0.0, compare=False)
-    terms: tuple[Term, ...] = field(default=(), compare=False)
+    terms: tuple[NormTerm, ...] = field(default=(), compare=False)
     shifts: tuple[str, ...] = field(default=(), compare=False)
     scale_free: tuple[str, ...] = field(default=(), compare=False)
     reason: str = field(default="", compare=False)
@@ -208,6 +209,6 @@ class ResidualBlock:
         return next(iter(paths_of(self.after_sum, "activation")), None)
 
 
-def paths_of(layers: tuple[Layer, ...], kind: Kind) -> tuple[str, ...]:
+def paths_of(layers: tuple[Layer, ...], kind: LayerKind) -> tuple[str, ...]:
     """Return the paths of the layers of a kind."""
     return tuple(layer.path for layer in layers if layer.kind == kind)

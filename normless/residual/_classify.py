@@ -11,8 +11,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.nn import FreezableNorm, FrozenBatchNorm, Pointwise, ShiftedActivation
-from normless.residual._blocks import Kind
+from normless.nn import FreezableNorm, FrozenBatchNorm
+from normless.nn._activation import Pointwise, ShiftedActivation
+from normless.residual._blocks import LayerKind
 from normless.residual._formulas import normalizes
 from normless.residual._graph import Operation
 from normless.residual._operations import ELEMENTWISE, LAYOUT, NONLINEAR
@@ -24,14 +25,14 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (
     Pointwise,
     *({getattr(nn, name) for name in nn.modules.activation.__all__} - {*_NOT_ELEMENTWISE}),
 )
-_CLASSES: dict[Kind, tuple[type[nn.Module], ...]] = {
+_CLASSES: dict[LayerKind, tuple[type[nn.Module], ...]] = {
     "weight": (_ConvNd, nn.Linear, nn.Bilinear),
     "norm": (*NORMS, FrozenBatchNorm, FreezableNorm),
     "activation": ACTIVATIONS,
 }
 
 
-def kind_of(module: nn.Module) -> Kind | None:
+def kind_of(module: nn.Module) -> LayerKind | None:
     """Return the kind of a module by its class: `weight`, `norm`, `activation`, `dropout` (rate above 0) or None."""
     if isinstance(module, _DropoutNd):
         return "dropout" if module.p > 0 else None
@@ -45,7 +46,7 @@ def window_size(pool: nn.Module) -> int:
     return prod(kernel) if isinstance(kernel, tuple) else int(kernel) ** axes
 
 
-def computed_kind(operations: Sequence[Operation]) -> Kind | None:
+def computed_kind(operations: Sequence[Operation]) -> LayerKind | None:
     """Return the kind of a module that runs exactly these operations: a norm, an activation, a layer scale or None.
 
     `normalizes` defines a norm. An activation is elementwise and nonlinear, possibly with learned slopes. A layer

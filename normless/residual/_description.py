@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from normless.nn import FreezableNorm, Pointwise, ScalarAffine, ShiftedActivation
-from normless.recording import Call
+from normless.nn import FreezableNorm, ScalarAffine
+from normless.nn._activation import Pointwise, ShiftedActivation
+from normless.recording._calls import Call
 from normless.residual._blocks import Layer
 from normless.residual._classify import kind_of
 from normless.residual._graph import Dataflow, Fixed, Operation

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose, isnan, nan, prod
 
-from normless.recording import Call
-from normless.residual._blocks import Term
+from normless.recording._calls import Call
+from normless.residual._blocks import NormTerm
 from normless.residual._graph import Dataflow, Fixed, Operand, Operation
 from normless.residual._operations import LAYOUT, LENGTHS, NORM, NORM_PARTS, REDUCTION, ROOT
 
@@ -69,14 +69,14 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
     return None
 
 
-def terms_of(flow: Dataflow, formulas: Mapping[int, Formula]) -> dict[int, tuple[Term, ...]]:
+def terms_of(flow: Dataflow, formulas: Mapping[int, Formula]) -> dict[int, tuple[NormTerm, ...]]:
     """Return the operations to remove from forward code with each norm; omit norms that share code with others.
 
     Several norms may have the same place, as in a function that a loop or `map` calls, if all are norms.
     """
     terms = {index: _terms(flow, formula) for index, formula in formulas.items()}
     norm_of = {part: index for index, formula in formulas.items() for part in formula.operations}
-    whole: dict[int, tuple[Term, ...]] = {}
+    whole: dict[int, tuple[NormTerm, ...]] = {}
     for index, own in terms.items():
         parts = ((call, at) for call in own for turn in call.turns for at in flow.parts.get(turn, ()))
         others = ((call, norm_of.get(at)) for call, at in parts if norm_of.get(at) != index)
@@ -85,16 +85,16 @@ def terms_of(flow: Dataflow, formulas: Mapping[int, Formula]) -> dict[int, tuple
     return whole
 
 
-def _terms(flow: Dataflow, formula: Formula) -> dict[Call, Term]:
+def _terms(flow: Dataflow, formula: Formula) -> dict[Call, NormTerm]:
     """Return the operations to remove with a norm, by the first call at their place in a run; none if unknown."""
-    terms: dict[Call, Term] = {}
+    terms: dict[Call, NormTerm] = {}
     for at, read in formula.passed.items():
         operation, call = flow[at], flow[at].made_by
         if operation.name not in LAYOUT:
             if call is None or call.place is None or call.obstacle:
                 return {}
             factor = formula.factor if at == formula.quotient else 1.0
-            known = terms.get(call.turns[0], Term(call.place, operation.arguments.index(Operand(read))))
+            known = terms.get(call.turns[0], NormTerm(call.place, operation.arguments.index(Operand(read))))
             terms[call.turns[0]] = replace(known, factor=known.factor * factor)
     return terms
 

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import and_
 from typing import Any
 
-from normless.recording import Call
+from normless.recording._calls import Call
 from normless.residual._operations import DROPOUT, LAYOUT, RECURRENT
 
 

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import in_mode, running
 from normless.errors import LiftError
 from normless.nn._channels import per_channel
 from normless.nn._function import Function
-from normless.recording import Call, recorded
+from normless.recording._calls import Call
+from normless.recording._passes import recorded
 from normless.residual._classify import kind_of
 from normless.residual._graph import Dataflow, Fixed
 from normless.residual._operations import ACTIVATION, LAYOUT, NORM
 from normless.residual._reader import read_dataflow
+from normless.state import in_mode, running
 
 _DROPOUT: Mapping[str, type[nn.Module]] = {
     "dropout": nn.Dropout,
@@ -41,7 +42,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True)
-class Part:
+class NormPart:
     """A module that a norm applies besides its normalization; `is_child` says whether it is a child of the norm."""
 
     name: str
@@ -53,8 +54,8 @@ class Part:
 class Inside:
     """The modules that a norm applies before and after its normalization, in execution order."""
 
-    before: tuple[Part, ...] = ()
-    after: tuple[Part, ...] = ()
+    before: tuple[NormPart, ...] = ()
+    after: tuple[NormPart, ...] = ()
 
 
 def is_plain(norm: nn.Module) -> bool:
@@ -313,15 +314,15 @@ def _dropout(step: _Step) -> tuple[float, bool]:
     return float(given.get("p", 0.5)), bool(given.get("training", True))
 
 
-def _part(step: _Step, names: set[str]) -> Part:
+def _part(step: _Step, names: set[str]) -> NormPart:
     """Convert a step to a module with a unique name."""
     if step.child is not None:
-        return Part(step.name, step.child, is_child=True)
+        return NormPart(step.name, step.child, is_child=True)
     number, name = 0, step.name
     while name in names:
         number += 1
         name = f"{step.name}_{number}"
     names.add(name)
     if step.name in _DROPOUT and not step.in_evaluation:
-        return Part(name, _DROPOUT[step.name](_dropout(step)[0]))
-    return Part(name, Function(step.call.function, step.call.args[1:], step.call.kwargs))
+        return NormPart(name, _DROPOUT[step.name](_dropout(step)[0]))
+    return NormPart(name, Function(step.call.function, step.call.args[1:], step.call.kwargs))

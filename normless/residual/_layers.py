@@ -9,8 +9,8 @@ from math import prod
 
 from torch import nn
 
-from normless.nn import ShiftedActivation
-from normless.residual._blocks import Kind, Layer
+from normless.nn._activation import ShiftedActivation
+from normless.residual._blocks import Layer, LayerKind
 from normless.residual._classify import computed_kind, kind_of
 from normless.residual._description import described, layer_of
 from normless.residual._formulas import Formula, terms_of, written_norm
@@ -43,7 +43,7 @@ class Layers:
         self._lengths: list[tuple[Operation, Formula]] = []
         self._modules = self.names.modules
         kinds = ((path, kind_of(module)) for path, module in self._modules.items())
-        self._kinds: dict[str, Kind] = {path: kind for path, kind in kinds if kind is not None}
+        self._kinds: dict[str, LayerKind] = {path: kind for path, kind in kinds if kind is not None}
         self._join_sub_batches()
         self._taken: Counter[tuple[int, str]] = Counter()
         self._runs_of: dict[str, dict[Hashable, LayerRun]] = defaultdict(dict)
@@ -63,7 +63,7 @@ class Layers:
         self._find_directions()
         self.runs.sort(key=lambda run: run.operations[0])
 
-    def kind(self, index: int) -> Kind | None:
+    def kind(self, index: int) -> LayerKind | None:
         """Return the kind of the layer to which an operation belongs, or None."""
         run = self.owner.get(index)
         return None if run is None else run.layer.kind
@@ -138,7 +138,7 @@ class Layers:
                     passed = []
                 (index,) = step.parents
 
-    def _give(self, index: int, path: str, kind: Kind, key: Hashable) -> None:
+    def _give(self, index: int, path: str, kind: LayerKind, key: Hashable) -> None:
         """Add an operation to the run of the layer at `path` with this key."""
         runs = self._runs_of[path]
         if key not in runs:
@@ -188,7 +188,7 @@ class Layers:
         is_use = operation.parameters and operation.name not in NORM
         return (index, None) if is_use else operation.runs[-1]
 
-    def _layer_of(self, index: int, operation: Operation) -> tuple[str, Kind] | None:
+    def _layer_of(self, index: int, operation: Operation) -> tuple[str, LayerKind] | None:
         """Return the path and kind of the layer to which an operation belongs."""
         name = operation.name
         if name in WEIGHT and operation.parameters:

@@ -16,13 +16,13 @@ from normless._internal.arguments import (
     require_network,
 )
 from normless._internal.copying import require_whole
-from normless._internal.state import collection_paused, in_mode
 from normless.errors import UnresolvedStructureError
 from normless.residual._blocks import ResidualBlock, Unresolved
 from normless.residual._classify import NORMS, kind_of
 from normless.residual._network import ResidualMap
 from normless.residual._reader import flow_of
 from normless.residual._trace import map_of
+from normless.state import collection_paused, in_mode
 
 
 def residual_map(

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from normless._internal.state import running
-from normless.nn._memory_order import Order, order_of
+from normless.nn._memory_order import MemoryFormat, order_of
 from normless.residual._inside_norms import is_plain, trials
+from normless.state import running
 
 
-def output_order(norm: nn.Module, shape: tuple[int, ...] | None) -> Order | None:
+def output_order(norm: nn.Module, shape: tuple[int, ...] | None) -> MemoryFormat | None:
     """Return the order of a norm's outputs, None if it is that of the input; run norms that are not torch's own.
 
     Layer norms of torch return contiguous outputs. Batch norms of images return the order of their input. A norm that

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normless.recording import SHAPE_ONLY as SHAPE_ONLY
+from normless.recording._tape import SHAPE_ONLY as SHAPE_ONLY
 
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 CONVOLUTION = {

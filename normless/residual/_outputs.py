@@ -7,13 +7,13 @@ from typing import Literal
 
 from normless._internal.reach import reachable
 from normless.residual import _operations as ops
-from normless.residual._blocks import Head, Kind
+from normless.residual._blocks import Head, LayerKind
 from normless.residual._graph import Dataflow, Operation
 
 # Returns the kind of layer to which an operation belongs.
-KindAt = Callable[[int], Kind | None]
+KindAt = Callable[[int], LayerKind | None]
 # The use of a product of two activations.
-Use = Literal["attention", "output", "weights"]
+OutputUse = Literal["attention", "output", "weights"]
 
 _SIMILARITY = ops.PRODUCT | {"mv", "dot"}
 # Between attention weights and their product with values.
@@ -130,7 +130,7 @@ class _Reach:
             at = self.flow[at].parents[0]
         return self.flow[at].name in ops.SOFTMAX
 
-    def uses_of(self, product: int) -> Iterator[Use]:
+    def uses_of(self, product: int) -> Iterator[OutputUse]:
         """Find the uses of a product: as attention weights, as an output, or as the input of weight layers."""
         if self.flow[product].name in ops.ATTENTION:
             yield "attention"

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from normless.recording import Node, Tape, recorded
+from normless.recording._passes import recorded
+from normless.recording._tape import Node, Tape
 from normless.residual._degrees import Degrees, degrees_of
 from normless.residual._graph import Dataflow, Fixed, Operand, Operation
 from normless.residual._operations import LAYOUT, RANDOM, SHAPE_ONLY, SQUARE_ROOT

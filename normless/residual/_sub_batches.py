@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless._internal.state import running
-from normless.recording import Run, followed
+from normless.recording._modules import ModuleRun, followed
+from normless.state import running
 
 # Divisible by the usual numbers of parts.
 _BATCHES = (12, 16, 32, 10, 14)
@@ -65,7 +65,7 @@ def _norms_in(module: nn.Module) -> list[_BatchNorm]:
 def _runs(module: nn.Module, training: bool) -> list[str] | None:
     """Return the paths of the batch norms that run, empty for the module itself; None if it cannot run alone."""
     for x in _trials(module):
-        ran: list[Run] = []
+        ran: list[ModuleRun] = []
         try:
             with running(module, training), followed(module, ran.append):
                 y = module(x)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from normless.residual import _operations as ops
-from normless.residual._blocks import Kind
+from normless.residual._blocks import LayerKind
 from normless.residual._graph import Operand, Operation
 from normless.residual._layers import LayerRun, Layers
 from normless.residual._main_path import gates, main_path, spans_streams
@@ -250,7 +250,7 @@ class SumFinder:
         kinds = self._kinds(path)
         return "weight" in kinds and "activation" in kinds[kinds.index("weight") :]
 
-    def _kinds(self, path: list[int]) -> list[Kind | None]:
+    def _kinds(self, path: list[int]) -> list[LayerKind | None]:
         """Return the layer kind of each operation on a path; a recurrent layer ends in an activation."""
         kinds = [self.layers.kind(index) for index in path]
         return [*kinds, "activation"] if any(self.flow[index].name in ops.RECURRENT for index in path) else kinds

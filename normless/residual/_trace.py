@@ -10,7 +10,7 @@ from itertools import pairwise
 from torch import nn
 
 from normless.nn import ResidualSum
-from normless.recording import ADDITIONS
+from normless.recording._calls import ADDITIONS
 from normless.residual._blocks import Addition, Head, Layer, ResidualBlock
 from normless.residual._graph import Dataflow, Fixed
 from normless.residual._layers import LayerRun, Layers

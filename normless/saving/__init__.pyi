@@ -7,6 +7,5 @@ from ._durable import (
     inside as inside,
     replaced as replaced,
 )
-from ._folder import seal as seal
-from ._network import load as load, load_with_inputs as load_with_inputs, save as save
-from ._recipe import Recipe as Recipe, described as described, example_of as example_of, read_recipe as read_recipe
+from ._network import load as load
+from ._recipe import read_recipe as read_recipe

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from normless import schemes
 from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywords, device_of, on_device_of
 from normless._internal.copying import copied
-from normless._internal.exclusive import exclusive
-from normless._internal.state import preserve_random_state
 from normless._internal.warn import warn
 from normless.affine._maps import FROZEN
 from normless.code_names import name_code, names_of_data
 from normless.conversion import MARK, convert, scheme_of, silent_conversions
 from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
+from normless.exclusive import exclusive
 from normless.models._downloads import with_random_weights
 from normless.models._spec import ZOOS, Inputs, build_model, build_with_inputs
 from normless.models._text_classifier import TRANSFORMERS, is_path
@@ -32,6 +31,7 @@ from normless.saving._folder import WEIGHTS_FILE, read, written
 from normless.saving._recipe import Recipe, State, described, example_of, versions_with
 from normless.saving._state import check_equal, complete, further_buffers, prepare, state_of
 from normless.spec import RECIPE_FILE, absolute
+from normless.state import preserve_random_state
 
 _PLAIN = "as_written"
 

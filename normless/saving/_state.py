@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from normless._internal.state import running
 from normless.affine._maps import replace_modules
 from normless.errors import RecipeError
 from normless.nn import FrozenAffine
 from normless.saving._recipe import State
 from normless.saving._settings import kinds_of_modules, set_settings
+from normless.state import running
 
 # The largest difference of outputs by rounding in another order, relative to the largest output.
 _ROUNDING, _ROUNDING_OF_HALF = 1e-3, 5e-2

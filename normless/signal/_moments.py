@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from normless.nn._channels import channel_axis
 from normless.signal._quadrature import (
-    Function,
+    RealFunction,
     normal_maximum,
     normal_moments,
     rectified,
@@ -122,7 +122,7 @@ class Moments:
         return Moments.of(mean, second - mean.square(), rectified=self.is_rectified)
 
 
-def activated(function: nn.Module | Function, moments: Moments, examples: int = 1) -> Moments:
+def activated(function: nn.Module | RealFunction, moments: Moments, examples: int = 1) -> Moments:
     """Return E[φ(x)] and Var[φ(x)] for an elementwise function φ of normal activations x ~ N(mean, variance).
 
     The result is exact for ReLU, and precise to 1e-12 by `normal_moments` otherwise; for the ReLU of a sum with a

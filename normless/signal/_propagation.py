@@ -19,10 +19,10 @@ from normless.signal._moments import Moments, per_axis, placed
 
 # A rule takes the operation's index and the moments of its first input, of a norm also why they are unknown. It
 # returns the moments of the result, or a few words on why they are unknown.
-Rule = Callable[["Propagation", int, Any], Moments | str]
-Some = TypeVar("Some", bound=Rule)
+MomentRule = Callable[["Propagation", int, Any], Moments | str]
+Some = TypeVar("Some", bound=MomentRule)
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, MomentRule] = {}
 KINDS: dict[str, str] = {}
 """The kind of operation of each name in `RULES`; `other` if it only scales its input or keeps the values."""
 

@@ -18,7 +18,7 @@ from normless._internal.copying import copied
 from normless.errors import MissingValuesError
 
 Values = NDArray[np.float64]
-Function = Callable[[Tensor], Tensor]
+RealFunction = Callable[[Tensor], Tensor]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 # In standard deviations; the probability beyond the first and last is 1e-19.
@@ -41,14 +41,14 @@ _LONG_NODES, _LONG_WEIGHTS = np.polynomial.legendre.leggauss(96)
 _END = 12.0
 
 
-def in_double(activation: nn.Module | Function, device: torch.device | str = "cpu") -> Function:
+def in_double(activation: nn.Module | RealFunction, device: torch.device | str = "cpu") -> RealFunction:
     """Convert a copy of an elementwise activation in evaluation mode to a function of float64 tensors."""
     if not isinstance(activation, nn.Module):
         return activation
     if any(parameter.is_meta for parameter in activation.parameters()):
         raise MissingValuesError(f"The parameters of this {type(activation).__name__} have no values.")
     # `forward` runs no hooks: those are for real activations.
-    function: Function = copied(activation).to(device, torch.float64).eval().forward
+    function: RealFunction = copied(activation).to(device, torch.float64).eval().forward
     return lambda x: function(x.clone())
 
 
@@ -60,7 +60,7 @@ def applied(activation: nn.Module, values: Values) -> Values:
     return outputs
 
 
-def kinks(function: Function, channels: int = 1) -> list[float]:
+def kinks(function: RealFunction, channels: int = 1) -> list[float]:
     """Find the points between -32 and 32 at which an elementwise function or its slope jumps, by bisection.
 
     The slopes left and right of an interval of width h differ by the jump inside it and by O(h) without one.
@@ -88,7 +88,7 @@ def kinks(function: Function, channels: int = 1) -> list[float]:
 _kinks_of_functions = cache(kinks)
 
 
-def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+def normal_moments(activation: nn.Module | RealFunction, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Return E[φ(x)] and Var[φ(x)] for x ~ N(mean, variance), elementwise, to about 1e-12.
 
     The integral over z = (x - mean) / deviation is split at fixed z and at the kinks of φ, and every panel has 20
@@ -135,7 +135,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     return centre + first, (second - first.square()).clamp_min(0)
 
 
-def _channels(activation: nn.Module | Function) -> int:
+def _channels(activation: nn.Module | RealFunction) -> int:
     """Return the number of channels with separate parameters, 1 if all channels share them."""
     parameters = activation.parameters() if isinstance(activation, nn.Module) else ()
     return max((parameter.numel() for parameter in parameters), default=1)

@@ -26,7 +26,7 @@ from normless.signal._propagation import (
     mean_square as mean_square,
     rule as rule,
 )
-from normless.signal._quadrature import Function
+from normless.signal._quadrature import RealFunction
 from normless.signal._weights import LINEAR, rows_of, weighted_moments
 
 _CLOSE = 1e-6
@@ -83,7 +83,7 @@ def _activation(p: Propagation, at: int, x: Moments) -> Moments | str:
 
 
 @cache
-def elementwise(name: str, *arguments: Any) -> Function:
+def elementwise(name: str, *arguments: Any) -> RealFunction:
     """Return the function of an operation of one tensor with these further arguments."""
     function: Any = F.relu if name == "relu" else getattr(torch.ops.aten, name)
     if name == "gelu" and arguments:

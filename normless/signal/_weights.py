@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from normless._internal.state import in_mode
 from normless.errors import MissingValuesError
 from normless.nn import ScalarAffine
-from normless.recording import Observer
+from normless.recording._modules import Observer
 from normless.residual._graph import Fixed
 from normless.signal._moments import Moments
 from normless.signal._propagation import Propagation
+from normless.state import in_mode
 
 LINEAR = ("linear", "conv1d", "conv2d", "conv3d")
 

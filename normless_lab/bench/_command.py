@@ -9,8 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from normless.cli import add_json_flag, answer
-from normless.cli._network import as_text, table
+from normless.cli import add_json_flag, answer, as_text, table
 from normless_lab.process import available_cores
 
 BENCHMARKS = {
@@ -43,7 +42,7 @@ def run(arguments: Namespace) -> int:
     for name in ("batch_size", "rounds"):
         if flags.get(name, 1) < 1:
             raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {flags[name]}.")
-    from normless_lab.bench import StepBench
+    from normless_lab.bench._step import StepBench
 
     bench = StepBench(**{field.name: flags[field.name] for field in fields(StepBench) if field.name in flags})
     size = f"{bench.image_size}×{bench.image_size}"
@@ -59,7 +58,7 @@ def run(arguments: Namespace) -> int:
 
 def measured(what: str, bench: Any) -> list[dict[str, Any]]:
     """Return the rows of a benchmark's table."""
-    from normless_lab import bench as benchmarks
+    from normless_lab.bench import _step as benchmarks
 
     measure = {
         "step": benchmarks.measure_step,

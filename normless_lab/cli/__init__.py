@@ -10,7 +10,7 @@ DEMO = Command(
 )
 TRAIN = Command(
     "train one network, from YAML and flags; resumes after an interruption",
-    "normless_lab.train:TRAIN",
+    "normless_lab.train._command:TRAIN",
     'normless train --model "normless:wide_resnet(depth=100, width=1)" --scheme skipinit',
     resumes=True,
 )

@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import ARGUMENTS, add_json_flag, answer
-from normless.cli._commands import COMMANDS, help_of, is_task
+from normless.cli import ARGUMENTS, COMMANDS, add_json_flag, answer, help_of, is_task
 from normless.errors import MissingExtraError
 from normless.extras import import_extra
 from normless.registry import TABLES

@@ -15,7 +15,8 @@ from normless_lab.cli._sweep import run_sweep
 if TYPE_CHECKING:
     import pandas as pd
 
-    from normless_lab.sweeps import Laboratory, Sweep, SweepFigure
+    from normless_lab.sweeps import Laboratory, Sweep
+    from normless_lab.sweeps._page import SweepFigure
 
 DEMO = Path(__file__).with_name("demo.yaml")
 
@@ -55,8 +56,8 @@ def signal_figure(lab: Laboratory, sweep: Sweep) -> SweepFigure:
     """
     import pandas as pd
 
-    from normless_lab.plots import skip_variance_against_block
-    from normless_lab.sweeps import SweepFigure
+    from normless_lab.plots._sweep_figures import skip_variance_against_block
+    from normless_lab.sweeps._page import SweepFigure
 
     depth = max(sweep.axes["depth"], key=float)
     deepest = [labels for labels in sweep.combinations if sweep.named(labels)["depth"] == depth]

@@ -80,7 +80,9 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
 
 def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
     """Return the laboratory of the arguments; those of `add_executor_arguments` may be missing."""
-    from normless_lab.sweeps import Laboratory, RayExecutor, Shard, SlurmExecutor
+    from normless_lab.sweeps import Laboratory
+    from normless_lab.sweeps._clusters import RayExecutor, SlurmExecutor
+    from normless_lab.sweeps._laboratory import Shard
 
     shard, ray, slurm = (namespace.get(name) for name in ("shard", "ray", "slurm"))
     executor: Any = None

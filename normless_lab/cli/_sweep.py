@@ -19,7 +19,8 @@ from normless_lab.cli._laboratory import add_executor_arguments, add_state_argum
 from normless_lab.process import read_yaml
 
 if TYPE_CHECKING:
-    from normless_lab.sweeps import Laboratory, Sweep, SweepFigure
+    from normless_lab.sweeps import Laboratory, Sweep
+    from normless_lab.sweeps._page import SweepFigure
 
 OUT = Path("normless-sweeps")
 # Between two looks at the status.
@@ -54,7 +55,8 @@ class SweepCommand(NamedTuple):
 
 def sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """Return the sweep of a file after checking that the metrics are columns of the table of runs."""
-    from normless_lab.sweeps import KINDS, Sweep
+    from normless_lab.sweeps import Sweep
+    from normless_lab.sweeps._runs import KINDS
 
     # Before torch is imported; `Sweep` reports other errors of the file.
     with suppress(OSError, AttributeError, TypeError):
@@ -93,7 +95,8 @@ def run_sweep(
     With the argument `page`, its page is written, with a further figure if there is a function for it.
     """
     from normless_lab.cli._sweep_text import result_text
-    from normless_lab.sweeps import OUTCOMES, SweepProgress, write_sweep_page
+    from normless_lab.sweeps import OUTCOMES, SweepProgress
+    from normless_lab.sweeps._page import write_sweep_page
 
     files: tuple[Path, ...] = ()
     with SweepProgress(sweep.name) as progress, laboratory_of(namespace, progress) as lab:
@@ -134,7 +137,7 @@ def _status(namespace: Namespace) -> int:
     from rich.live import Live
 
     from normless_lab.cli._sweep_text import status_table
-    from normless_lab.sweeps import sweep_status
+    from normless_lab.sweeps._status import sweep_status
 
     sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
@@ -179,7 +182,7 @@ def _export(namespace: Namespace) -> int:
 
 def _prune(namespace: Namespace) -> int:
     """Delete the runs that none of the sweeps references, or count them."""
-    from normless_lab.sweeps import prunable, prune
+    from normless_lab.sweeps._status import prunable, prune
 
     sweeps = [sweep_of(path, namespace) for path in namespace.files]
     with laboratory_of(namespace) as lab:

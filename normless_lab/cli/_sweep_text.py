@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from normless.cli._network import OUTCOME_COLOURS, as_text, table
-from normless_lab.sweeps import OUTCOMES, SweepStatus
+from normless.cli import OUTCOME_COLOURS, as_text, table
+from normless_lab.sweeps import OUTCOMES
+from normless_lab.sweeps._status import SweepStatus
 
 # Number of listed running runs and errors.
 MOST_LISTED = 12

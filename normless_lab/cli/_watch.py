@@ -17,7 +17,7 @@ from normless_lab.cli._laboratory import add_state_arguments, laboratory_of
 from normless_lab.cli._sweep import OUT, check_metrics, sweep_of
 
 if TYPE_CHECKING:
-    from normless_lab.live import View
+    from normless_lab.live._view import View
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Serve the page until the command is interrupted; with ``--json`` print its current contents."""
-    from normless_lab.live import LiveServer
+    from normless_lab.live._server import LiveServer
 
     look = _looking(namespace)
     if namespace.json:
@@ -62,8 +62,8 @@ def run(namespace: Namespace) -> int:
 
 def _looking(namespace: Namespace) -> Callable[[], View]:
     """Return the function that looks at the run or the sweep."""
-    from normless_lab.live import SweepViewer, run_view
-    from normless_lab.sweeps import KINDS, METRICS
+    from normless_lab.live._views import SweepViewer, run_view
+    from normless_lab.sweeps._runs import KINDS, METRICS
 
     path: Path = namespace.path
     if (path / "config.yaml").is_file():

@@ -5,4 +5,6 @@ from normless.lazy import attach
 
 require_extra("lab", "Reading data sets", "PIL", "pyarrow", "scipy", "torchvision")
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(
+    __name__, __file__, ["Augmentation", "Batch", "DATA", "ImageData", "Split", "in_memory", "load_data"]
+)

@@ -12,10 +12,4 @@ from ._downloads import (
 )
 from ._image_data import Batch as Batch, ImageData as ImageData, Split as Split, in_memory as in_memory
 from ._parquet import find_shards as find_shards, find_splits as find_splits, read_parquet_file as read_parquet_file
-from ._sources import (
-    DATA as DATA,
-    DataSet as DataSet,
-    default_root as default_root,
-    load_data as load_data,
-    sources_of as sources_of,
-)
+from ._sources import DATA as DATA, default_root as default_root, load_data as load_data, sources_of as sources_of

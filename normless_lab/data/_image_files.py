@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from normless.errors import DataFormatError, DataNotFoundError, NormlessError
-from normless.probes import preserve_random_state
+from normless.state import preserve_random_state
 from normless_lab.data._augmentation import AUGMENTATIONS, Augmentation, Draws
 from normless_lab.data._downloads import BY_ROOT, fetch_files, find_or_fetch
 from normless_lab.data._image_data import ImageData
@@ -171,19 +171,19 @@ def pets(
     return _images("pets", "official files", sets, size, crops, workers)
 
 
-class Files(NamedTuple):
+class LabelledPaths(NamedTuple):
     """Paths of N images and their labels, int64 [N]."""
 
     paths: tuple[str, ...]
     labels: Tensor
 
-    def take(self, rows: Tensor) -> Files:
+    def take(self, rows: Tensor) -> LabelledPaths:
         """The files at some rows [M]."""
-        return Files(tuple(self.paths[row] for row in rows.tolist()), self.labels[rows])
+        return LabelledPaths(tuple(self.paths[row] for row in rows.tolist()), self.labels[rows])
 
 
 # Training files, test files and the number of classes.
-_Sets = tuple[Files, Files, int]
+_Sets = tuple[LabelledPaths, LabelledPaths, int]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -196,8 +196,8 @@ class FileImages(ImageData):
     The crops are those of a training and of a test image, to `image_shape`.
     """
 
-    train: Files
-    test: Files
+    train: LabelledPaths
+    test: LabelledPaths
     crops: tuple[_Crop, _Crop]
     workers: int | None
 
@@ -243,7 +243,7 @@ class _Decoder(Dataset[tuple[Tensor, int] | DataFormatError]):
     A worker process returns the error, since torch would add the traceback of the worker to the message.
     """
 
-    def __init__(self, files: Files, transform: _Crop) -> None:
+    def __init__(self, files: LabelledPaths, transform: _Crop) -> None:
         self.paths, self.labels = files.paths, files.labels.tolist()
         self.transform = transform
 
@@ -323,7 +323,7 @@ def _classes(folder: Path) -> list[str]:
     return names
 
 
-def _files(folder: Path, classes: list[str]) -> Files:
+def _files(folder: Path, classes: list[str]) -> LabelledPaths:
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
     numbers = {name: number for number, name in enumerate(classes)}
@@ -332,7 +332,7 @@ def _files(folder: Path, classes: list[str]) -> Files:
     except FileNotFoundError as error:
         raise DataFormatError(f"{folder} has a class without images: {str(error).partition('.')[0]}.") from error
     paths, labels = zip(*files, strict=True)
-    return Files(paths, torch.tensor(labels))
+    return LabelledPaths(paths, torch.tensor(labels))
 
 
 def _pets(folder: Path) -> _Sets | None:
@@ -343,7 +343,7 @@ def _pets(folder: Path) -> _Sets | None:
     return train, test, int(train.labels.max()) + 1
 
 
-def _listed(root: Path, file: Path) -> Files:
+def _listed(root: Path, file: Path) -> LabelledPaths:
     """Read lines ``Abyssinian_100 1 1 1``: image, class from 1, and two columns that are not read."""
     columns = {"image": str, "label": int}
     try:
@@ -355,4 +355,4 @@ def _listed(root: Path, file: Path) -> Files:
     if missing is not None or table.empty or table["label"].min() < 1:
         reason = "no images or a class below 1" if missing is None else f"{missing}, which does not exist"
         raise DataFormatError(f"{file} lists {reason}.")
-    return Files(tuple(map(str, paths)), torch.from_numpy(table["label"].to_numpy() - 1))
+    return LabelledPaths(tuple(map(str, paths)), torch.from_numpy(table["label"].to_numpy() - 1))

@@ -188,7 +188,7 @@ _NAMES: dict[tuple[str, str], Any] = {
 }
 
 
-class _Reader(pickle.Unpickler):
+class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Look the name up in the table instead of importing it."""
         if (module, name) not in _NAMES:
@@ -200,7 +200,7 @@ def read_batch(path: Path) -> dict[str, Any]:
     """Read a pickled dictionary of plain values and arrays of bytes; its keys come out as text."""
     try:
         with path.open("rb") as file:
-            content = _Reader(file, encoding="bytes").load()
+            content = _RestrictedUnpickler(file, encoding="bytes").load()
         if not isinstance(content, dict):
             raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not a dictionary")
     # A damaged pickle raises errors of many kinds.

@@ -19,7 +19,7 @@ POINTS = 400
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A curve: its name, its points, and the colour, by its name in `normless_lab.plots._palette`."""
 
     name: str
@@ -35,7 +35,7 @@ class Chart:
 
     title: str
     x_label: str
-    lines: Sequence[Line]
+    lines: Sequence[Curve]
     unit: str = ""
     log: bool = False
     marks: Sequence[float] = ()
@@ -71,7 +71,7 @@ class View:
         return asdict(self)
 
 
-def line(name: str, x: Any, y: Any, ink: str, opacity: float = 1.0, scale: float = 1.0) -> Line:
+def line(name: str, x: Any, y: Any, ink: str, opacity: float = 1.0, scale: float = 1.0) -> Curve:
     """Return a line through at most `POINTS` numbers of any type; numbers that are not finite become None, a gap.
 
     Raises:
@@ -84,10 +84,10 @@ def line(name: str, x: Any, y: Any, ink: str, opacity: float = 1.0, scale: float
         parts = np.array_split(np.arange(at.size), POINTS)
         at, values = (np.array([of[part].mean() for part in parts]) for of in (at, values))
     shown = [float(f"{value:.6g}") if isfinite(value) else None for value in values.tolist()]
-    return Line(name, at.round(4).tolist(), shown, ink, opacity)
+    return Curve(name, at.round(4).tolist(), shown, ink, opacity)
 
 
-class Files:
+class RunFiles:
     """Files of a run; unreadable files are listed in `problems` and skipped."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Files:
         """Return a table, which is empty if the file does not exist."""
         return self.read(path, read_table, pd.DataFrame)  # type: ignore[no-any-return]
 
-    def lines(self, path: Path, drawn: Callable[[], list[Line] | Line]) -> list[Line]:
+    def lines(self, path: Path, drawn: Callable[[], list[Curve] | Curve]) -> list[Curve]:
         """Return lines of a table; its columns may be missing or of any type."""
         lines = self._result(path, drawn, list)
         return lines if isinstance(lines, list) else [lines]

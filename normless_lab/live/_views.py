@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from normless_lab.live._view import Chart, Files, Line, View, line
+from normless_lab.live._view import Chart, Curve, RunFiles, View, line
 from normless_lab.plots import Column, Table
 from normless_lab.process import read_yaml
-from normless_lab.sweeps import OUTCOMES, Laboratory, RunRow, Sweep, is_locked, is_minimized
+from normless_lab.sweeps import OUTCOMES, Laboratory, RunRow, Sweep, is_minimized
 from normless_lab.sweeps._result_tables import needed_runs
-from normless_lab.sweeps._runs import LOCK, newest_curves
-from normless_lab.train import RunDirectory, RunResult, TrainConfig
+from normless_lab.sweeps._runs import LOCK, is_locked, newest_curves
+from normless_lab.train import RunResult, TrainConfig
+from normless_lab.train._directory import RunDirectory
 
 TEST = "scheme-none"
 # Of an epoch's row, by chart: its unit, the columns, their names there, and colours.
@@ -58,7 +59,7 @@ _SHOWN = 5
 
 def run_view(folder: Path) -> View:
     """Return the view of a run from its current files."""
-    files, place = Files(), RunDirectory(folder, TrainConfig, RunResult)
+    files, place = RunFiles(), RunDirectory(folder, TrainConfig, RunResult)
     inner = RunDirectory(newest_curves(folder).parent, TrainConfig, RunResult)
     config, result = files.read(inner.config, read_yaml, dict), files.read(place.result, _json, dict)
     epochs, begun = files.table(inner.epochs), files.read(inner.unfinished, _pairs, list)
@@ -67,7 +68,7 @@ def run_view(folder: Path) -> View:
     # The number of steps per epoch is not known for a run that diverged in its first epoch.
     in_steps = epochs.empty and not steps.empty
     of_steps = files.lines(inner.steps, partial(_step_lines, steps, begun, in_steps))
-    charts: dict[str, list[Line]] = {"Loss": of_steps} if of_steps else {}
+    charts: dict[str, list[Curve]] = {"Loss": of_steps} if of_steps else {}
     for title, (unit, columns) in _CHARTS.items():
         draw = partial(_epoch_lines, epochs, columns, 100.0 if unit else 1.0)
         lines = [*charts.pop(title, ()), *files.lines(inner.epochs, draw)]
@@ -95,7 +96,7 @@ def run_view(folder: Path) -> View:
     )
 
 
-def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], scale: float) -> list[Line]:
+def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], scale: float) -> list[Curve]:
     """Return the lines of a chart of `_CHARTS` for which the table has numbers."""
     return [
         line(name, epochs["epoch"], epochs[column], ink, scale=scale)
@@ -104,7 +105,7 @@ def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], s
     ]
 
 
-def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_steps: bool) -> list[Line]:
+def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_steps: bool) -> list[Curve]:
     """Return the loss of each step over epochs, including the unfinished epoch."""
     at, losses = [], []
     if not steps.empty:
@@ -116,12 +117,12 @@ def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_st
     return [line("each step", at, losses, "quiet", 0.5)] if at else []
 
 
-def _probe_charts(files: Files, place: RunDirectory) -> list[Chart]:
+def _probe_charts(files: RunFiles, place: RunDirectory) -> list[Chart]:
     """Return charts of probes over the depth of the network, at the first step, the last, and some between."""
     charts = []
     for name, (title, x_label, column, quantity) in _PROBES.items():
         paths = sorted((place.probes / name).glob("epoch-*.parquet"))
-        lines: list[Line] = []
+        lines: list[Curve] = []
         for index in sorted({*np.linspace(0, len(paths) - 1, min(_SHOWN, len(paths)), dtype=int).tolist()}):
             opacity = 0.3 + 0.7 * (index + 1) / len(paths)
             table = files.table(paths[index])
@@ -130,7 +131,7 @@ def _probe_charts(files: Files, place: RunDirectory) -> list[Chart]:
     return charts
 
 
-def _one_step(table: pd.DataFrame, column: str, quantity: str, opacity: float, *, first: bool) -> list[Line]:
+def _one_step(table: pd.DataFrame, column: str, quantity: str, opacity: float, *, first: bool) -> list[Curve]:
     """Return a probe's quantity at the first or last step of its table."""
     if table.empty:
         return []
@@ -192,7 +193,7 @@ class SweepViewer:
 
     def view(self) -> View:
         """Return the view from the current table of runs and the folders of unfinished runs."""
-        files = Files()
+        files = RunFiles()
         begun = {path.parent.name: path.parent for path in sorted(self._lab.work.glob(f"*/{LOCK}"))}
         if self._sweep is None:
             rows = self._read(self._lab.state.hashes())
@@ -258,11 +259,11 @@ def _table_of(
     return Table(caption, columns, [(*_texts(runs[name], axes), *of) for name, of in cells.items()])
 
 
-def _charts(files: Files, runs: Mapping[str, Labels], curves: Mapping[str, pd.DataFrame]) -> list[Chart]:
+def _charts(files: RunFiles, runs: Mapping[str, Labels], curves: Mapping[str, pd.DataFrame]) -> list[Chart]:
     """Return a chart for each curve, with a line per running run."""
     charts = []
     for column, (title, unit) in _CURVES.items():
-        lines: list[Line] = []
+        lines: list[Curve] = []
         for index, (name, epochs) in enumerate(list(curves.items())[:DRAWN]):
             if column in epochs and epochs[column].notna().any():
                 label = ", ".join(

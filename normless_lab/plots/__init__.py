@@ -5,4 +5,4 @@ from normless.lazy import attach
 
 require_extra("lab", "Drawing", "matplotlib", "jinja2")
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, [])

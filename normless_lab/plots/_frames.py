@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Ticks: TypeAlias = (
     Literal["auto", "values", "integers", "percent", "powers of 2", "powers of 10"] | Mapping[float, str]
 )
-Names: TypeAlias = Literal["beside", "legend", "none"]
+NamePlaces: TypeAlias = Literal["beside", "legend", "none"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Style(TypedDict, total=False):
     y_marks: Sequence[float]
     laws: Sequence[Law]
     name: str
-    names: Names
+    names: NamePlaces
     size: tuple[float, float]
     each: str
     summary: str | None

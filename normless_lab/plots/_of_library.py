@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from normless.doctor import Watch
-from normless.doctor.trained import Health
-from normless.doctor.trained._limits import QUANTITIES
+from normless.doctor import QUANTITIES, Health, Watch
 from normless.probes import PROBES, Measurements
 from normless.residual import ResidualMap
 from normless_lab.plots._frame import new_panels, title_axes
@@ -62,7 +60,7 @@ def draw(measured: Measurements | ResidualMap | Watch | Health, scheme: str) -> 
         return Figures([health_by_layer(measured)])
     if not isinstance(measured, Measurements):
         given = type(measured).__name__
-        known = "nl.probe, nl.residual_map, nl.watch or nl.diagnose_trained"
+        known = "nl.probe, nl.residual_map, nl.watch or nl.check_health"
         raise ValueError(f"Expected the result of {known}, got {given}.")
     probes = {name: PROBES[name] for name in measured if name in PROBES}
     figures = Figures(axes for *_, axes in figures_of(measured.tables, scheme, probes))

@@ -25,7 +25,7 @@ from normless_lab.plots._frame import (
     series_of,
 )
 from normless_lab.plots._frames import (
-    Names,
+    NamePlaces,
     Style,
     require_columns,
     require_unique,
@@ -220,7 +220,7 @@ def histogram(
     if law is not None:
         _draw_law(axes, law, by, style.get("law_name", "limit"), style)
     _limit(axes, np.concatenate(drawn), style)
-    names: Names = "none" if bars or (by is None and law is None) else "legend"
+    names: NamePlaces = "none" if bars or (by is None and law is None) else "legend"
     frame: Style = {"names": names, **style}
     return finish(axes, frame, table=table if bars else None, x=x or "value", y=height)
 

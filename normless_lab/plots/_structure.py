@@ -17,7 +17,7 @@ from normless.residual import Layer, ResidualBlock, ResidualMap, Role
 from normless_lab.plots._frame import SMALL_FONT_SIZE, name_axes, new_axes, style_axes
 from normless_lab.plots._palette import GRID, PAPER, QUIET, ROLE_INKS, SCHEME_INKS, TEXT
 
-Point = tuple[float, float]
+Position = tuple[float, float]
 
 LONGEST_CHAIN = 40
 MOST_BLOCKS = 36
@@ -41,7 +41,7 @@ class Mark(NamedTuple):
 class Wire(NamedTuple):
     """A line with corners: a `_branch`, or a kind of skip path."""
 
-    points: tuple[Point, ...]
+    points: tuple[Position, ...]
     what: str
 
 
@@ -78,7 +78,7 @@ class _Sketch:
     roles: dict[str, Role]
     marks: list[Mark] = field(default_factory=list)
     wires: list[Wire] = field(default_factory=list)
-    places: dict[Layer, Point] = field(default_factory=dict)
+    places: dict[Layer, Position] = field(default_factory=dict)
 
     @property
     def lowest(self) -> float:
@@ -198,15 +198,15 @@ def _nesting(block: ResidualBlock) -> int:
 class Drawing:
     """Each piece and its place, both ends of the trunk of each row, and the extent; y falls from row to row."""
 
-    pieces: tuple[tuple[Piece, Point], ...]
-    trunks: tuple[tuple[Point, Point], ...]
+    pieces: tuple[tuple[Piece, Position], ...]
+    trunks: tuple[tuple[Position, Position], ...]
     width: float
     height: float
 
 
 def arranged(residual_map: ResidualMap) -> Drawing:
     """Return the drawing of a network."""
-    pieces: list[tuple[Piece, Point]] = []
+    pieces: list[tuple[Piece, Position]] = []
     trunks = []
     top = 0.0
     rows = _in_rows(_pieces(residual_map))
@@ -338,7 +338,7 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
         axes.plot([x0, x1], [y, y], color=QUIET.light, linewidth=1, zorder=1, label="_trunk")
     for _, (x, y) in drawing.trunks[:-1]:
         axes.plot([x], [y], linestyle="none", marker=">", markersize=4, color=QUIET.light, label="_goes on")
-    places: dict[str, list[Point]] = {}
+    places: dict[str, list[Position]] = {}
     for piece, (left, middle) in drawing.pieces:
         _draw_piece(axes, piece, (left, middle))
         for mark in piece.marks:
@@ -354,7 +354,7 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
     return axes
 
 
-def _draw_piece(axes: Axes, piece: Piece, place: Point) -> None:
+def _draw_piece(axes: Axes, piece: Piece, place: Position) -> None:
     """Draw the background and the wires of a piece, its name below, and the texts inside it."""
     x, y = place
     if piece.boxed:

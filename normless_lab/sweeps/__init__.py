@@ -5,4 +5,4 @@ from normless.lazy import attach
 
 require_extra("lab", "A sweep", "sqlalchemy", "orjson")
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, ["Kind", "Laboratory", "RateGrid", "Sweep"])

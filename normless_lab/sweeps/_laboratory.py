@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-class WeightsError(NormlessError):
+class RunWeightsError(NormlessError):
     """The weights of a run do not exist; the message names the run and the reason."""
 
 
@@ -225,7 +225,7 @@ class Laboratory:
             if not (kept / name).exists():
                 row = self.state.read([name]).get(name)
                 end = "belongs to another shard" if row is None else row.error or f"ended as {row.outcome}"
-                raise WeightsError(f"The weights of run {name[:8]} are not in {kept / name}: it {end}.")
+                raise RunWeightsError(f"The weights of run {name[:8]} are not in {kept / name}: it {end}.")
         return [kept / name for name in runs]
 
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:

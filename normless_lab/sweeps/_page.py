@@ -12,18 +12,8 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.plots import (
-    Column,
-    Figure,
-    Page,
-    Table,
-    accuracy_against_rate,
-    inks_of,
-    optimum_against,
-    save_png,
-    save_svg,
-    write_page,
-)
+from normless_lab.plots import Column, Table, accuracy_against_rate, inks_of, optimum_against, save_png, save_svg
+from normless_lab.plots._page import Figure, Page, write_page
 from normless_lab.process import available_cores
 from normless_lab.sweeps._result_tables import SweepResult, is_minimized
 from normless_lab.sweeps._runs import OUTCOMES, versions

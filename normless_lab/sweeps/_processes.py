@@ -96,7 +96,7 @@ class NoWorkerError(NormlessError):
 
 
 @dataclass(eq=False)
-class Task:
+class GivenOrder:
     """An order, its group, the future of its result, how often it was given out, and whether it began."""
 
     order: Order
@@ -123,7 +123,7 @@ class ProcessExecutor:
 
     def __init__(self, serve: Sequence[Callable[[Connection], None]]) -> None:
         self._processes = [WorkerProcess(function) for function in serve]
-        self._waiting: dict[Hashable, deque[Task]] = {}
+        self._waiting: dict[Hashable, deque[GivenOrder]] = {}
         self._lock = threading.Lock()
         self._numbers = count()
         self._has_begun = False
@@ -144,7 +144,7 @@ class ProcessExecutor:
 
     def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
         """Call `function(*args)` in a process with room; see `Executor`."""
-        task = Task(Order(next(self._numbers), function, args), group, Future())
+        task = GivenOrder(Order(next(self._numbers), function, args), group, Future())
         with self._lock:
             self._waiting.setdefault(group, deque()).append(task)
         self._wake.send(None)
@@ -174,7 +174,7 @@ class ProcessExecutor:
         for task in left:
             task.future.cancel()
 
-    def _next_for(self, process: WorkerProcess) -> Task | None:
+    def _next_for(self, process: WorkerProcess) -> GivenOrder | None:
         """Return the next task of a process, which no longer waits."""
         with self._lock:
             if not self._waiting:
@@ -241,10 +241,10 @@ class WorkerProcess:
         self.connection: Connection | None = None
         self.has_room = True
         self.group: Hashable = None
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, GivenOrder] = {}
         self.exit_code: int | None = None
 
-    def take(self, task: Task) -> None:
+    def take(self, task: GivenOrder) -> None:
         """Send a task to the process."""
         self.group = task.group
         task.starts += 1
@@ -274,7 +274,7 @@ class WorkerProcess:
             self._process.terminate()
             self.connection.close()
 
-    def end(self, deadline: float) -> list[Task]:
+    def end(self, deadline: float) -> list[GivenOrder]:
         """Wait for the end of the process, kill it at a time of the monotonic clock, and return its tasks."""
         if self.connection is not None:
             self._process.join(max(0.0, deadline - time.monotonic()))

@@ -26,8 +26,9 @@ from normless.errors import NormlessError
 from normless.registry import Registry
 from normless_lab.process import available_cores
 from normless_lab.sweeps._processes import WorkerDiedError
-from normless_lab.train import Report, Settings, versions_of
+from normless_lab.train import Settings, versions_of
 from normless_lab.train._pauses import TerminatedError
+from normless_lab.train._result import Report
 from normless_lab.train._turns import current_turn, hand_over
 
 RunOutcome = Literal["trained", "chance", "diverged", "failed"]

@@ -8,4 +8,19 @@ from normless.lazy import attach
 
 require_extra("lab", "Training", "lightning_fabric", "pydantic", "yaml", "docstring_parser", "filelock")
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    __file__,
+    [
+        "ImageTask",
+        "LOGGERS",
+        "Row",
+        "TASKS",
+        "Task",
+        "TrainCommand",
+        "TrainConfig",
+        "TrainingResult",
+        "evaluate",
+        "train",
+    ],
+)

@@ -12,11 +12,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless._internal.arguments import forward_arguments
-from normless._internal.exclusive import borrowing, exclusive
+from normless.exclusive import borrowing, exclusive
 from normless.optim import recompute_blocks
-from normless.probes import running
-from normless.residual import ResidualMap, residual_map as find_residual_map
+from normless.residual import ResidualMap
+from normless.state import running
 from normless_lab.process import free_memory
 from normless_lab.train._settings import Precision, Recompute
 
@@ -105,14 +104,7 @@ _VERSIONS = 6
 
 
 @exclusive
-def compile_blocks(
-    model: nn.Module,
-    *inputs: Any,
-    residual_map: ResidualMap | None = None,
-    example_inputs: Any = None,
-    backend: str = "inductor",
-    **kwargs: Any,
-) -> int:
+def compile_blocks(model: nn.Module, residual_map: ResidualMap, *, backend: str = "inductor") -> int:
     """Let `torch.compile` compile each residual block of a network in place; return how many modules that are.
 
     A network with blocks that are not modules is compiled as a whole. Names, weights, gradients and saved files
@@ -121,16 +113,10 @@ def compile_blocks(
 
     Args:
         model: the network, converted before.
-        inputs, kwargs, example_inputs: as in `residual_map`.
-        residual_map: the network's map where it is known.
+        residual_map: the network's map.
         backend: of `torch.compile`.
-
-    Raises:
-        UnresolvedStructureError: the network cannot be mapped.
     """
-    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    mapped = residual_map or find_residual_map(model, *inputs, **kwargs)
-    modules = _blocks(model, mapped) or [model]
+    modules = _blocks(model, residual_map) or [model]
     # The text of a module with the shapes of its parameters.
     structures = {f"{module} {[tuple(each.shape) for each in module.parameters()]}" for module in modules}
     config: Any = torch._dynamo.config

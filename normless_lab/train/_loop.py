@@ -21,9 +21,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
-from normless._internal.state import has_generators
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
+from normless.state import has_generators
 from normless_lab.train._config import RunConfig
 from normless_lab.train._execution import compile_blocks, recompute_where_needed, synchronized, tensor_cores
 from normless_lab.train._objective import EpochRecord, accumulate_gradients, gathered, in_memory_order, l2_term

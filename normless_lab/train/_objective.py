@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from normless.probes import first_diverged
 from normless_lab.train._run_listener import RunListener
 from normless_lab.train._task import EpochTraining, Task
-from normless_lab.train._turns import Event, event_on, hand_over
+from normless_lab.train._turns import CardEvent, event_on, hand_over
 
 
 def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> tuple[Tensor, Tensor]:
@@ -136,7 +136,7 @@ class EpochRecord:
         self._listeners = listeners
         self._steps: list[Tensor] = []
         self._arriving: Tensor | None = None
-        self._arrival: Event | None = None
+        self._arrival: CardEvent | None = None
         self.result = EpochTraining()
 
     def add(self, values: Tensor) -> None:

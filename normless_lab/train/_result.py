@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from normless._version import __version__
+from normless import __version__
 
 if TYPE_CHECKING:
     # Reading results must not import torch.

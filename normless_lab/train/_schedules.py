@@ -18,7 +18,7 @@ from normless.spec import parse_call
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-Schedule = Callable[[float], float]
+RateFunction = Callable[[float], float]
 
 
 def hold_then_halve(fraction: float, times: int = 10) -> float:
@@ -64,7 +64,7 @@ SCHEDULES: Mapping[str, Callable[..., float]] = {
 
 
 @cache
-def schedule_of(text: str) -> Schedule:
+def schedule_of(text: str) -> RateFunction:
     """Return the schedule of a text: a name, or ``step(at=(0.3, 0.6, 0.9), by=5)``, ``hold_then_halve(times=9)``.
 
     ValueError for another one, and for shares that do not increase from 0 to 1, no factor above 1 or no times.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.nn._on_cuda import every_kernel
+from normless.nn import every_kernel
 from normless_lab.train._optimizers import CapturableSGD
 
 # Eager steps before the capture: they create the optimizer's state, choose the algorithms of convolutions and

@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from normless import schemes
 from normless.conversion import convert
 from normless.optim import param_groups
-from normless.probes import running
 from normless.registry import Registry
 from normless.residual import ResidualMap
 from normless.saving import load, read_recipe
 from normless.schemes import Scheme
 from normless.spec import is_saved
+from normless.state import running
 from normless_lab.train._config import RunConfig
 from normless_lab.train._directory import RunDirectory
 from normless_lab.train._result import TrainingResult

@@ -12,10 +12,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from normless._internal.exclusive import exclusive
 from normless.code_names import names_of_data
+from normless.exclusive import exclusive
 from normless.models import with_random_weights
-from normless.probes import RideAlong, preserve_random_state
+from normless.probes import RideAlong
+from normless.state import preserve_random_state
 from normless_lab.train._config import Result, RunConfig, TrainConfig
 from normless_lab.train._directory import RunDirectory, RunDirectoryError
 from normless_lab.train._execution import arithmetic, denormals_flushed, device_name

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from normless._internal.exclusive import borrowing, exclusive
+from normless.exclusive import borrowing
 
 if TYPE_CHECKING:
     # Reading the file of a sweep must not import torch.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OF_THREAD = threading.local()
 
 
-class Event(Protocol):
+class CardEvent(Protocol):
     """A point in the work of a card, as `torch.cuda.Event`."""
 
     def query(self) -> bool:
@@ -31,7 +31,7 @@ class Event(Protocol):
         """Wait until the card has reached it."""
 
 
-def event_on(device: torch.device) -> Event | None:
+def event_on(device: torch.device) -> CardEvent | None:
     """The end of the work that a card has been given on the current stream; None for the CPU, which waits itself."""
     if device.type != "cuda":
         return None
@@ -39,7 +39,7 @@ def event_on(device: torch.device) -> Event | None:
 
     event: Any = cast(Any, torch.cuda.Event)()
     event.record()
-    return cast(Event, event)
+    return cast(CardEvent, event)
 
 
 # Streams of runs that have ended, by card. torch keeps memory for each stream that was ever used.
@@ -63,7 +63,7 @@ class GlobalState:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         import torch
 
-        from normless._internal.state import has_generators
+        from normless.state import has_generators
 
         self.device = device
         self._dtype = dtype
@@ -162,7 +162,7 @@ class Turn:
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self.pauses: Pauses | None = None
-        self.waits_for: Event | None = None
+        self.waits_for: CardEvent | None = None
         self.is_over = False
         self._call = function, args
         self._result: Any = None
@@ -197,7 +197,7 @@ class Turn:
         if self._thread.ident is not None and not self.is_over:
             self.go_on()
 
-    def hand_over(self, event: Event | None) -> None:
+    def hand_over(self, event: CardEvent | None) -> None:
         """Wait in the thread of the function for its next turn."""
         self.waits_for = event
         self._has_handed_over.release()
@@ -222,11 +222,10 @@ def current_turn() -> Turn | None:
     return getattr(_OF_THREAD, "turn", None)
 
 
-def hand_over(event: Event | None = None) -> None:
-    """Let others go on, and return after an event on the card: the runs of this process, or threads that wait."""
+def hand_over(event: CardEvent | None = None) -> None:
+    """Let the other runs of this process go on, and return after an event on the card."""
     turn, state = current_turn(), getattr(_OF_THREAD, "state", None)
-    is_shared = turn is not None or exclusive.is_wanted
-    with nullcontext() if state is None or not is_shared else state.left():
+    with nullcontext() if state is None or turn is None else state.left():
         if turn is not None:
             turn.hand_over(event)
         elif event is not None:

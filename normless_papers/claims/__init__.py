@@ -3,9 +3,9 @@
 from normless_papers.claims.checks import (
     BASES as BASES,
     CONCLUSIONS as CONCLUSIONS,
-    Aspect as Aspect,
     Basis as Basis,
-    Check as Check,
+    CheckAspect as CheckAspect,
+    Claim as Claim,
     Conclusion as Conclusion,
     Test as Test,
     Tests as Tests,

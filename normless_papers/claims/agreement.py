@@ -10,10 +10,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless_papers.claims.checks import Check, check
+from normless_papers.claims.checks import Claim, check
 
 # The inputs and the output of a module.
-Passed = tuple[tuple[Tensor, ...], Tensor]
+PassOutputs = tuple[tuple[Tensor, ...], Tensor]
 # The tolerance for a network in float64 with some hundred roundings in sequence.
 ROUNDING = 1e-9
 
@@ -34,7 +34,7 @@ class Agreement:
         """Whether the deviation is within the tolerance; NaN is not."""
         return self.deviation <= self.tolerance
 
-    def check(self) -> Check:
+    def check(self) -> Claim:
         """Return the agreement as a check."""
         bound = "bit for bit" if self.tolerance == 0 else f"to {self.tolerance:g}"
         return check(f"{self.quantity}, {bound}.", self.agrees, deviation=self.deviation, tolerance=self.tolerance)
@@ -75,9 +75,9 @@ def unscaled_weights(original: nn.Module, network: nn.Module) -> Agreement:
 
 
 @torch.no_grad()
-def observed(network: nn.Module, modules: Iterable[nn.Module], *inputs: Any) -> tuple[list[Passed], Tensor]:
+def observed(network: nn.Module, modules: Iterable[nn.Module], *inputs: Any) -> tuple[list[PassOutputs], Tensor]:
     """Return inputs and output of each call of the modules in a pass, in their order, and the network's output."""
-    calls: list[Passed] = []
+    calls: list[PassOutputs] = []
     handles = [
         module.register_forward_hook(
             # Cloned, as later modules may work in place.

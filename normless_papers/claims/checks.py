@@ -25,26 +25,26 @@ BASES: tuple[Basis, ...] = get_args(Basis)
 
 # What a check is about: the shape of the result (an ordering, a direction), a number that the paper prints, what the
 # text says beyond the artefact's own claim or domain, or a premise without which nothing contradicts the paper.
-Aspect = Literal["shape", "number", "beyond", "premise"]
+CheckAspect = Literal["shape", "number", "beyond", "premise"]
 
 
 @dataclass(frozen=True)
-class Check:
+class Claim:
     """A claim as a sentence with its bound, the verdict on it, and the numbers that decide it (NaN: not measured)."""
 
     claim: str
     verdict: Verdict
     numbers: Mapping[str, float]
-    of: Aspect = "shape"
+    of: CheckAspect = "shape"
 
 
-def check(claim: str, /, holds: bool | np.bool_ | None, **numbers: float) -> Check:
+def check(claim: str, /, holds: bool | np.bool_ | None, **numbers: float) -> Claim:
     """Return a check that the caller decided; `holds` is None if the numbers cannot decide it."""
     verdict: Verdict = "inconclusive" if holds is None else "holds" if holds else "fails"
-    return Check(claim, verdict, {name: float(value) for name, value in numbers.items()})
+    return Claim(claim, verdict, {name: float(value) for name, value in numbers.items()})
 
 
-def close(claim: str, measured: float, expected: float, *, relative: float = 0.0, absolute: float = 0.0) -> Check:
+def close(claim: str, measured: float, expected: float, *, relative: float = 0.0, absolute: float = 0.0) -> Claim:
     """Check |measured - expected| ≤ max(absolute, relative·|expected|); numbers that are not finite fail.
 
     Raises:
@@ -57,7 +57,7 @@ def close(claim: str, measured: float, expected: float, *, relative: float = 0.0
     return check(claim, holds, measured=measured, expected=expected, tolerance=tolerance)
 
 
-def larger(claim: str, first: Quantity, second: Quantity, *, by: float = 0.0) -> Check:
+def larger(claim: str, first: Quantity, second: Quantity, *, by: float = 0.0) -> Claim:
     """Check first - second > by at 95 % by Student's t: paired for the same seeds, else Welch's.
 
     With h the half width of the 95 % interval (see `half_width`), the claim holds if first - second - by > h, fails
@@ -83,7 +83,7 @@ def larger(claim: str, first: Quantity, second: Quantity, *, by: float = 0.0) ->
     return check(claim, above_zero(left.mean - right.mean - by, *sample), **numbers)
 
 
-def within(claim: str, quantity: Quantity, low: float, high: float) -> Check:
+def within(claim: str, quantity: Quantity, low: float, high: float) -> Claim:
     """Check low ≤ mean ≤ high by Student's t at 95 % against the nearer bound; inconclusive if that cannot decide.
 
     An exact quantity is always decided, one of unknown error (NaN) never.
@@ -101,7 +101,7 @@ def within(claim: str, quantity: Quantity, low: float, high: float) -> Check:
     return check(claim, holds, **numbers, half_width=half_width(estimate))
 
 
-def equivalent(claim: str, first: Quantity, second: Quantity, margin: float) -> Check:
+def equivalent(claim: str, first: Quantity, second: Quantity, margin: float) -> Claim:
     """Check |first - second| < margin by two one-sided tests of `larger`, so that more noise never helps.
 
     Both differences must exceed -margin at 97.5 % for the claim to hold; it fails if one of them is below -margin,
@@ -114,17 +114,17 @@ def equivalent(claim: str, first: Quantity, second: Quantity, margin: float) -> 
     return check(claim, holds, **numbers, margin=margin)
 
 
-def near(claim: str, quantity: Quantity, expected: float, tolerance: float) -> Check:
+def near(claim: str, quantity: Quantity, expected: float, tolerance: float) -> Claim:
     """Check `within` expected ± tolerance."""
     return within(claim, quantity, expected - tolerance, expected + tolerance)
 
 
-def below(claim: str, largest: float, bound: float, **numbers: float) -> Check:
+def below(claim: str, largest: float, bound: float, **numbers: float) -> Claim:
     """Check largest < bound of an exact number, such as a deviation; NaN fails."""
     return check(claim, largest < bound, largest=largest, bound=bound, **numbers)
 
 
-def in_every(claim: str, /, draws: Iterable[bool], **numbers: float) -> Check:
+def in_every(claim: str, /, draws: Iterable[bool], **numbers: float) -> Claim:
     """Check whether every draw is true; fails if at most half of them are.
 
     Raises:
@@ -138,12 +138,12 @@ def in_every(claim: str, /, draws: Iterable[bool], **numbers: float) -> Check:
     return check(claim, holds, share_of_draws=share, draws=len(flags), **numbers)
 
 
-def not_asked(undecided: Check, why: str) -> Check:
+def not_asked(undecided: Claim, why: str) -> Claim:
     """Return the check as inconclusive, with the reason."""
     return replace(undecided, claim=f"{undecided.claim} Not asked, since {why}.", verdict="inconclusive")
 
 
-def at_scale(printed: Check, reduction: str, of: Aspect = "number") -> Check:
+def at_scale(printed: Claim, reduction: str, of: CheckAspect = "number") -> Claim:
     """Return a check that only the paper's own scale can decide: inconclusive unless the reduction is empty.
 
     Args:
@@ -155,17 +155,17 @@ def at_scale(printed: Check, reduction: str, of: Aspect = "number") -> Check:
     return replace(printed, claim=claim, verdict="inconclusive") if reduction else printed
 
 
-def beyond(further: Check) -> Check:
+def beyond(further: Claim) -> Claim:
     """Return the check as one of what the text says beyond the artefact's own claim; it has a verdict of its own."""
     return replace(further, of="beyond")
 
 
-def premise(needed: Check) -> Check:
+def premise(needed: Claim) -> Claim:
     """Return the check as a premise: unless it holds, no failed check contradicts the paper."""
     return replace(needed, of="premise")
 
 
-def qualified(checks: Iterable[Check], reduction: str) -> tuple[Check, ...]:
+def qualified(checks: Iterable[Claim], reduction: str) -> tuple[Claim, ...]:
     """Return the checks, with the reduction added to the claims of those that fail."""
     return tuple(
         replace(own, claim=f"{own.claim} Smaller than the paper’s set-up: {reduction}")
@@ -177,14 +177,14 @@ def qualified(checks: Iterable[Check], reduction: str) -> tuple[Check, ...]:
 
 Numbers = ParamSpec("Numbers")
 
-Test: TypeAlias = Callable[[str], Check]
+Test: TypeAlias = Callable[[str], Claim]
 """A function from a claim to its check."""
 
 Tests: TypeAlias = Mapping[str, Test]
 """Tests by their claims."""
 
 
-def _without_claim(check_of: Callable[Concatenate[str, Numbers], Check]) -> Callable[Numbers, Test]:
+def _without_claim(check_of: Callable[Concatenate[str, Numbers], Claim]) -> Callable[Numbers, Test]:
     return lambda *args, **kwargs: lambda claim: check_of(claim, *args, **kwargs)
 
 
@@ -200,15 +200,15 @@ def asked_at_scale(test: Test, reduction: str) -> Test:
     return lambda claim: at_scale(test(claim), reduction)
 
 
-def stated(tests: Tests) -> list[Check]:
+def stated(tests: Tests) -> list[Claim]:
     """Return the check of every claim by its test."""
     return [test(claim) for claim, test in tests.items()]
 
 
-def checks_by(function: Callable[[Any], Sequence[Check] | Tests]) -> Callable[[Any], Sequence[Check]]:
+def checks_by(function: Callable[[Any], Sequence[Claim] | Tests]) -> Callable[[Any], Sequence[Claim]]:
     """Return a function from facts to checks for one that returns checks or tests."""
 
-    def checks(facts: Any) -> Sequence[Check]:
+    def checks(facts: Any) -> Sequence[Claim]:
         result = function(facts)
         return stated(result) if isinstance(result, Mapping) else result
 
@@ -220,7 +220,7 @@ CONCLUSIONS: tuple[Conclusion, ...] = get_args(Conclusion)
 
 
 def conclusion_of(
-    checks: Sequence[Check], aspect: Aspect, *, decisive: bool, basis: Basis | Literal[""] = ""
+    checks: Sequence[Claim], aspect: CheckAspect, *, decisive: bool, basis: Basis | Literal[""] = ""
 ) -> Conclusion | None:
     """Return the verdict by the checks of an aspect, or None if there are none.
 
@@ -234,7 +234,7 @@ def conclusion_of(
     return ("contradicted" if "fails" in verdicts and decisive else "not seen here") if verdicts else None
 
 
-def obstacle_of(checks: Sequence[Check], basis: Basis | Literal[""], *, of_same_kind: bool) -> str:
+def obstacle_of(checks: Sequence[Claim], basis: Basis | Literal[""], *, of_same_kind: bool) -> str:
     """Return why failed checks do not contradict the paper, as a clause; empty if they do.
 
     They contradict it if it is a formula, or if the paper's own phenomenon is present: measurements must be of the

@@ -29,16 +29,16 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from normless_papers.claims.checks import Check, at_scale, below, check as decide, in_every, larger, near, within
+from normless_papers.claims.checks import Claim, at_scale, below, check as decide, in_every, larger, near, within
 
-Row = Mapping[str, Any]
+DrawRow = Mapping[str, Any]
 Value = float | pd.Series
 
 
 class Facts(Protocol):
     """What an artefact measured, on which claims are declared."""
 
-    def claimed(self, row: Row) -> list[Check]:
+    def claimed(self, row: DrawRow) -> list[Claim]:
         """Return the checks of a row."""
 
 
@@ -57,7 +57,7 @@ class Drawn(Protocol):
         """Return a number of each draw."""
 
 
-def declared(rows: Sequence[Row], facts: Facts | Mapping[str, Any]) -> list[Check]:
+def declared(rows: Sequence[DrawRow], facts: Facts | Mapping[str, Any]) -> list[Claim]:
     """Return the checks of declared claims on facts, or on named numbers."""
     every = [one for row in rows for one in _each(row)]
     if isinstance(facts, Mapping):
@@ -65,7 +65,7 @@ def declared(rows: Sequence[Row], facts: Facts | Mapping[str, Any]) -> list[Chec
     return [check for row in every for check in facts.claimed(row)]
 
 
-def _of_numbers(row: Row, facts: Mapping[str, Any]) -> Check:
+def _of_numbers(row: DrawRow, facts: Mapping[str, Any]) -> Claim:
     claim: str = row["claim"]
     (kind,) = (key for key in row if key in ("near", "below", "at_most", "order"))
     names, (measured, *bounds) = row[kind], [facts.get(str(term), term) for term in row[kind]]
@@ -81,13 +81,13 @@ def _of_numbers(row: Row, facts: Mapping[str, Any]) -> Check:
     return replace(check, of=row.get("of", "shape"))
 
 
-def by_draw(row: Row, facts: Drawn) -> list[Check]:
+def by_draw(row: DrawRow, facts: Drawn) -> list[Claim]:
     """Return the check of a claim on numbers by draw."""
     check = _compared(row, facts)
     return [at_scale(check, getattr(facts, row["scale"]))] if "scale" in row else [check]
 
 
-def _each(row: Row) -> Iterator[Row]:
+def _each(row: DrawRow) -> Iterator[DrawRow]:
     """Yield the row, or the rows in it, for every combination of the values that its names stand for."""
     names = row.get("each", {})
     for values in product(*names.values()):
@@ -103,7 +103,7 @@ def _named(value: Any, names: Mapping[str, Any]) -> Any:
     return [_named(item, names) for item in value] if isinstance(value, list) else value
 
 
-def _compared(row: Row, facts: Drawn) -> Check:
+def _compared(row: DrawRow, facts: Drawn) -> Claim:
     claim: str = row["claim"]
     if "above" in row:
         first, second = (_value(term, facts) for term in row["above"])

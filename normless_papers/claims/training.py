@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from normless_lab.sweeps import SHARE, trained_threshold
-from normless_papers.claims.checks import Check, check, larger
+from normless_papers.claims.checks import Claim, check, larger
 from normless_papers.claims.estimates import UNKNOWN, Estimate, replicates
 
 # A control with this share of the possible gain decides where photographs, or the paper's own short training, keep it
@@ -33,7 +33,7 @@ def best_accuracy(runs: pd.DataFrame, best: int | None = None) -> Estimate:
     return max(estimates, key=lambda estimate: -math.inf if math.isnan(estimate.mean) else estimate.mean)
 
 
-def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, least: float = SHARE) -> Check:
+def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, least: float = SHARE) -> Claim:
     """Check that a network trains: that it has at least half of the control's gain over chance.
 
     With a, c and p the accuracies of the network, the control and chance in percent, it trains if a - p > ½ (c - p),
@@ -49,10 +49,10 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
         return check(claim, True, **numbers)
     if not is_control(control, chance, least=least):
         return check(claim, None, **numbers)
-    return Check(claim, comparison.verdict, numbers)
+    return Claim(claim, comparison.verdict, numbers)
 
 
-def opposite(trained: Check) -> Check:
+def opposite(trained: Claim) -> Claim:
     """Return the check that holds where `trains` fails; the number `needed` becomes `needed_below`."""
     numbers = {"needed_below" if name == "needed" else name: value for name, value in trained.numbers.items()}
     holds = None if trained.verdict == "inconclusive" else trained.verdict == "fails"
@@ -66,7 +66,7 @@ def is_control(control: Estimate, chance: float, *, least: float = SHARE) -> boo
 
 def runs_train(
     claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, best: int | None = None, least: float = SHARE
-) -> Check:
+) -> Claim:
     """Check `trains` of tables of runs, each at its best rate."""
     chance = chance_of(pd.concat([runs, control]))
     return trains(claim, best_accuracy(runs, best), best_accuracy(control, best), chance, least=least)
@@ -74,7 +74,7 @@ def runs_train(
 
 def runs_do_not_train(
     claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, best: int | None = None, least: float = SHARE
-) -> Check:
+) -> Claim:
     """Check the opposite of `runs_train`."""
     return opposite(runs_train(claim, runs, control, best=best, least=least))
 

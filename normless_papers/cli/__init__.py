@@ -15,13 +15,13 @@ REPORT = Command(
 )
 TRAIN_TRANSLATION = Command(
     "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
-    "normless_papers.text:TRAIN_TRANSLATION",
+    "normless_papers.text.kinds:TRAIN_TRANSLATION",
     "normless train --task translation --data grammar --scheme fixup",
     resumes=True,
 )
 TRAIN_TEXT = Command(
     "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
-    "normless_papers.text:TRAIN_TEXT",
+    "normless_papers.text.kinds:TRAIN_TEXT",
     "normless train --task text --data sentiment --decay-policy weights+last",
     resumes=True,
 )

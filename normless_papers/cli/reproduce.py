@@ -140,7 +140,7 @@ def _carried_out(
     seconds_left: Callable[[], float] | None = None,
 ) -> list[Reproduction]:
     """Carry out artefacts, until no seconds are left."""
-    from normless_lab.train._pauses import TimeLimitError
+    from normless_lab.train import TimeLimitError
     from normless_papers.results.reproduce import laboratory_in, reproduce
 
     results: list[Reproduction] = []

@@ -12,7 +12,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, new_panels, optimum_against, rate_against
-from normless_papers.claims import Aspect, Check, Estimate, at_scale, check, difference, equivalent, larger, not_asked
+from normless_papers.claims import (
+    CheckAspect,
+    Claim,
+    Estimate,
+    at_scale,
+    check,
+    difference,
+    equivalent,
+    larger,
+    not_asked,
+)
 from normless_papers.evidence import QUANTITY, Evidence, with_quantities
 from normless_papers.experiments.runs import Runs, chosen
 
@@ -60,11 +70,11 @@ class Comparison:
             return math.nan
         return self.runs.exponent(metric, **labels)
 
-    def as_printed(self, printed: Check, of: Aspect = "number") -> Check:
+    def as_printed(self, printed: Claim, of: CheckAspect = "number") -> Claim:
         """Return a check that needs the papers' own scale, of a number or an ordering; see `at_scale`."""
         return at_scale(printed, self.runs.reduction, of)
 
-    def trains(self, claim: str, method: str, size: int, *, against: int | None = None) -> Check:
+    def trains(self, claim: str, method: str, size: int, *, against: int | None = None) -> Claim:
         """Check that a method trains at a size at which batch norm does, or as batch norm does at another size.
 
         Undecided if its best rate is an end of those tried: "We always verify that the optimal learning rates are not
@@ -76,7 +86,7 @@ class Comparison:
         is_open = checked.verdict == "holds" and not math.isinf(self.step) and any(edges != "")
         return not_asked(checked, "its best rate is an end of those tried") if is_open else checked
 
-    def does_not_train(self, claim: str, method: str, size: int) -> Check:
+    def does_not_train(self, claim: str, method: str, size: int) -> Claim:
         """Check that a method does not train at a size at which batch norm does."""
         return self.runs.does_not_train(claim, against=self.labels("batch_norm", size), **self.labels(method, size))
 
@@ -89,7 +99,7 @@ class Comparison:
         *,
         by: float = 0.0,
         metric: str = "",
-    ) -> list[Check]:
+    ) -> list[Claim]:
         """Check that a method is above another by so much at each size, which ends the sentence of the claim."""
         return [
             larger(
@@ -103,12 +113,12 @@ class Comparison:
 
     def exceeds(
         self, claim: str, first: tuple[str, int], second: tuple[str, int] | float, *, by: float = 0.0
-    ) -> Check:
+    ) -> Claim:
         """Check that a method at a size is above another, or above a number, by so much."""
         other = self.reached(*second) if isinstance(second, tuple) else second
         return larger(claim, self.reached(*first), other, by=by)
 
-    def agree(self, first: str, second: str, sizes: Sequence[int]) -> list[Check]:
+    def agree(self, first: str, second: str, sizes: Sequence[int]) -> list[Claim]:
         """Check that two methods are equivalent within `MARGIN` points at each size; see `equivalent`."""
         claim = f"{first} and {second} agree within {MARGIN:g} points"
         return [
@@ -121,13 +131,13 @@ class Comparison:
         ends = (self.sizes[0] if first is None else first, self.sizes[-1])
         return replace(difference(*(self.reached(method, size, metric) for size in ends)), name=method)
 
-    def falls(self, method: str, start: int, size: int) -> Check:
+    def falls(self, method: str, start: int, size: int) -> Claim:
         """Check that a method reaches less at a size than at the starting size."""
         what = self.metrics[0].replace("_", " ")
         before, after = (replace(self.reached(method, place), name=self.at(place)) for place in (start, size))
         return larger(f"The {what} of {method} {self.at(size)} is below that {self.at(start)}.", before, after)
 
-    def proportional(self, method: str, sizes: Sequence[int], metric: str = "") -> Check:
+    def proportional(self, method: str, sizes: Sequence[int], metric: str = "") -> Claim:
         """Check that the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
 
         The line is fitted up to the first batch size with the largest rate, or through all if that is the smallest.
@@ -150,7 +160,7 @@ class Comparison:
 
     def similar_rates(
         self, methods: Sequence[str], sizes: Sequence[int], factor: float, metric: str = ""
-    ) -> list[Check]:
+    ) -> list[Claim]:
         """Check that the methods' optimal rates lie within a factor, or a step of the grid, at each size.
 
         The check fails if all rates within a deviation of the optima are further apart, and is inconclusive between.
@@ -167,7 +177,7 @@ class Comparison:
             checks.append(check(claim, holds, **numbers, factor_within_deviations=apart))
         return checks
 
-    def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
+    def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Claim:
         """Check that the best rate of a method is above another's, or so many times as large.
 
         Undecided if the optima are equal, or if rates within a deviation of them are in the other order.
@@ -182,7 +192,7 @@ class Comparison:
         """Return log₂ of the lowest and the highest rate within a deviation of the optimum at a size."""
         return self.runs.exponent_range(metric or self.metrics[0], **self.labels(method, size))
 
-    def weakly_dependent(self, method: str) -> Check:
+    def weakly_dependent(self, method: str) -> Claim:
         """Check that the optimal rate changes by at most a factor 2, or a step of the grid, between sizes.
 
         The check fails if all rates within a deviation of the optima are further apart, and is inconclusive between.

@@ -18,10 +18,10 @@ from normless.models import WideResNet, wide_resnet
 from normless_lab.sweeps import RateGrid, Sweep, axis_of
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network
-from normless_papers.claims import UNKNOWN, Check, Estimate, difference, near, single_run
+from normless_papers.claims import UNKNOWN, Claim, Estimate, difference, near, single_run
 from normless_papers.claims.training import chance_of, is_control
 from normless_papers.experiments.de_smith_claims import DeclaredComparison, compared
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.published import published
 
@@ -101,7 +101,7 @@ def over_depths(
     metric: str = ACCURACY,
     column: str = "method",
     **_: Any,
-) -> Training:
+) -> TrainingSweeps:
     """Declare Wide-ResNets n-k, depths n = 6b + 4 and width k, at batch size 64; axes `column` (methods), `depth`."""
     axes = {
         column: {method: dict(METHODS[method]) for method in methods},
@@ -147,7 +147,7 @@ def over_batch_sizes(
     *,
     metrics: tuple[str, ...] = (ACCURACY, LOSS),
     **network: Any,
-) -> Training:
+) -> TrainingSweeps:
     """Declare `batch_sweeps`."""
     sweeps = batch_sweeps(context, name, methods, batch_sizes, effort, **network)
     return effort.training(context, *sweeps, metrics=metrics, control={"method": "batch_norm"})
@@ -186,20 +186,20 @@ class ImageNetComparison(DeclaredComparison):
         top1 = super().reached(method, size, metric)
         return single_run(top1.mean) if top1.n == 1 and not self.runs.reduction else top1
 
-    def within_points(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
+    def within_points(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Claim]:
         """Check that the first method is less than `points` below the second, at each batch size of the papers."""
         claim = f"{first} is less than {points:g} points below {second}"
         return list(map(self.as_printed, self.above(claim, first, second, sizes, by=-points)))
 
     def better_by(
         self, first: str, second: str, sizes: Sequence[int] | None = None, points: float = 0.0
-    ) -> list[Check]:
+    ) -> list[Claim]:
         """Check that the first method is above the second by `points`; above 0, only for the papers' set-up."""
         gap = f"more than {points:g} points above" if points > 0 else "above"
         checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
         return list(map(self.as_printed, checks)) if points > 0 else checks
 
-    def differ_by_less(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
+    def differ_by_less(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Claim]:
         """Check that two methods differ by less than `points`, at each batch size of the papers."""
         claim, gaps = f"{first} and {second} differ by less than {points:g} points", []
         for size in sizes:
@@ -207,7 +207,7 @@ class ImageNetComparison(DeclaredComparison):
             gaps.append(self.as_printed(near(f"{claim} {self.at(size)}.", gap, 0.0, points)))
         return gaps
 
-    def flat(self, method: str, points: float) -> list[Check]:
+    def flat(self, method: str, points: float) -> list[Claim]:
         """Check that a method loses less than `points` from the smallest batch size to any other of the papers."""
         first, *others = self.sizes
         claim = f"is less than {points:g} points below that at {first}."
@@ -233,7 +233,7 @@ class ImageNetComparison(DeclaredComparison):
 
 def on_imagenet(
     context: Context, *, methods: Mapping[str, str], batch_sizes: Sequence[int], model: str, effort: Effort
-) -> Training:
+) -> TrainingSweeps:
     """Declare a table's methods, given as schemes by name, with a network given as text."""
     settings = {
         method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} | (FIXUP if scheme == "fixup" else {})
@@ -279,7 +279,7 @@ def _over_depths(
 ) -> None:
     rows = methods
 
-    def trains(context: Context, *, methods: Sequence[str] = rows, **settings: Any) -> Training:
+    def trains(context: Context, *, methods: Sequence[str] = rows, **settings: Any) -> TrainingSweeps:
         return over_depths(context, methods=methods, metric=metric, column=column, **settings)
 
     @artefact(id, basis="training", trains=trains)
@@ -308,7 +308,7 @@ def _over_batch_sizes(
 ) -> None:
     def trains(
         context: Context, *, batch_sizes: Sequence[int], width: int, effort: Effort, depth: int = 16
-    ) -> Training:
+    ) -> TrainingSweeps:
         network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
         return over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=tuple(metrics), **network)
 

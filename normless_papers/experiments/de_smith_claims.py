@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from normless_papers.claims import Check, check, difference, equivalent, larger, near, not_asked
-from normless_papers.claims.declared import Row
+from normless_papers.claims import Claim, check, difference, equivalent, larger, near, not_asked
+from normless_papers.claims.declared import DrawRow
 from normless_papers.experiments.comparison import MARGIN, Comparison, ordered
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs
@@ -35,12 +35,12 @@ def compared(runs: Runs, effort: Effort) -> DeclaredComparison:
 class DeclaredComparison(Comparison):
     """A comparison, and the claims on it that entries declare."""
 
-    def claimed(self, row: Row) -> list[Check]:
+    def claimed(self, row: DrawRow) -> list[Claim]:
         """Return the checks of a declared claim."""
         ((name, given),) = ((key, value) for key, value in row.items() if key not in ("scale", "each"))
         arguments = {key: self._argument(key, value) for key, value in given.items()}
         made = getattr(self, name)(**arguments)
-        checks = [made] if isinstance(made, Check) else list(made)
+        checks = [made] if isinstance(made, Claim) else list(made)
         return [self.as_printed(own, row["scale"]) for own in checks] if "scale" in row else checks
 
     def _argument(self, name: str, value: Any) -> Any:
@@ -70,7 +70,7 @@ class DeclaredComparison(Comparison):
         also: bool = False,
         control: int | None = None,
         claim: str = "{} can be trained {}.",
-    ) -> list[Check]:
+    ) -> list[Claim]:
         """Check that methods train at some sizes, or at all; with `also`, at these and all that were run.
 
         Batch norm is the control of the others at the same size, and of itself at the size `control`, by default the
@@ -86,38 +86,38 @@ class DeclaredComparison(Comparison):
                 checks.append(self._asked(size, found))
         return checks
 
-    def cannot_train(self, method: str, sizes: Sequence[int]) -> list[Check]:
+    def cannot_train(self, method: str, sizes: Sequence[int]) -> list[Claim]:
         """Check that a method trains at no rate at sizes at which batch norm does; not asked of those not run."""
         claim = f"{method} cannot be trained {{}}, where batch norm can."
         return [self._asked(size, self.does_not_train(claim.format(self.at(size)), method, size)) for size in sizes]
 
-    def _asked(self, size: int, outcome: Check) -> Check:
+    def _asked(self, size: int, outcome: Claim) -> Claim:
         absent = f"networks of {size} layers were not trained"
         return outcome if size in self.sizes else not_asked(outcome, absent)
 
-    def times_above(self, claim: str, first: tuple[str, int], second: tuple[str, int], factor: float) -> Check:
+    def times_above(self, claim: str, first: tuple[str, int], second: tuple[str, int], factor: float) -> Claim:
         """Check that a method at a size is more than so many times another."""
         return larger(claim, self.reached(*first), self.reached(*second).scaled(factor))
 
-    def more_accurate(self, claim: str, first: str, second: str) -> list[Check]:
+    def more_accurate(self, claim: str, first: str, second: str) -> list[Claim]:
         """Check at each size that a method is more accurate than another, of which diverged runs count as chance."""
         pairs = {
             size: [self.runs.accuracy(**self.labels(name, size)) for name in (first, second)] for size in self.sizes
         }
         return [larger(f"{claim} {self.at(size)}.", *pair) for size, pair in pairs.items()]
 
-    def declines_more(self, claim: str, first: str, second: str, metric: str = "") -> Check:
+    def declines_more(self, claim: str, first: str, second: str, metric: str = "") -> Claim:
         """Check that a method changes more than another from the smallest size to the largest."""
         return larger(claim, *(self.decline(method, metric=metric) for method in (first, second)))
 
     def close_at(
         self, claim: str, first: str, second: str, sizes: Sequence[int], points: float, metric: str = ""
-    ) -> list[Check]:
+    ) -> list[Claim]:
         """Check at each size that two methods differ by less than so much."""
         gaps = {size: difference(*(self.reached(name, size, metric) for name in (first, second))) for size in sizes}
         return [near(f"{claim} {self.at(size)}.", gap, 0, points) for size, gap in gaps.items()]
 
-    def inside(self, metric: str) -> Check:
+    def inside(self, metric: str) -> Claim:
         """Check that every optimum lies inside the grid."""
         table = self.runs.optima(metric)
         edges = int((table["edge"] != "").sum())
@@ -129,7 +129,7 @@ class DeclaredComparison(Comparison):
         means = {size: self.reached("batch_norm", size).mean for size in self.sizes}
         return math.nan if any(map(math.isnan, means.values())) else float(max(means, key=means.__getitem__))
 
-    def peak(self) -> Check:
+    def peak(self) -> Claim:
         """Check that no batch size is better than 16; inconclusive if a better one is not significantly better."""
         best = self.best_batch()
         claim = f"Batch norm's test accuracy is highest at batch size {BEST_BATCH}."
@@ -140,7 +140,7 @@ class DeclaredComparison(Comparison):
         holds = True if best == BEST_BATCH else False if better.verdict == "holds" else None
         return check(claim, holds, best_batch_size=best, at_best=reached.mean)
 
-    def critical(self) -> Check:
+    def critical(self) -> Claim:
         """Compare the largest batch sizes at which batch norm and ZeroInit are close to their best."""
         sizes = {}
         for method in ("batch_norm", "zeroinit"):
@@ -166,13 +166,13 @@ class DeclaredComparison(Comparison):
         methods = ("without_batch_norm", "zeroinit", "batch_norm")
         return ", ".join(f"{method} {self.saturation(method):g}" for method in methods)
 
-    def saturates_as_printed(self, method: str) -> Check:
+    def saturates_as_printed(self, method: str) -> Claim:
         """Check the largest optimal rate against zeroinit/figure-2, to a factor 2."""
         printed, exponent = published_as("zeroinit/figure-2").rows[0]["value"][method], self.saturation(method)
         claim = f"The optimal learning rate of {method} saturates at 2^{printed}, to a factor 2."
         return check(claim, None if math.isnan(exponent) else abs(exponent - printed) <= 1, exponent=exponent)
 
-    def saturates_above(self, first: str, second: str) -> Check:
+    def saturates_above(self, first: str, second: str) -> Claim:
         """Check which method's rates saturate higher; undecided as in `ordered`."""
         largest = {name: self.saturation(name) for name in (first, second)}
         ranges = {}
@@ -185,7 +185,7 @@ class DeclaredComparison(Comparison):
         claim = f"The largest optimal learning rate of {first} is above that of {second}."
         return check(claim, holds, **{name: 2**exponent for name, exponent in largest.items()})
 
-    def constant(self, method: str, sizes: Sequence[int]) -> Check:
+    def constant(self, method: str, sizes: Sequence[int]) -> Claim:
         """Check that the highest and the lowest accuracy of ZeroInit at some sizes are equivalent within `MARGIN`."""
         reached = [replace(self.reached(method, size), name=self.at(size)) for size in sizes]
         highest, lowest = (most(reached, key=lambda accuracy: accuracy.mean) for most in (max, min))

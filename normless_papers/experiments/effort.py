@@ -14,10 +14,10 @@ from pydantic import BeforeValidator
 from normless.spec import parse_call
 from normless_lab.data import sources_of
 from normless_lab.sweeps import RateGrid, Sweep
-from normless_papers.budgets import About, Budget, Data, DataSet, Model, Network, Seeds
+from normless_papers.budgets import About, Budget, Data, DataName, Network, NetworkName, Seeds
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.networks.seeded_inputs import axes_as_printed
-from normless_papers.text import LabelledText, ParallelText
+from normless_papers.text.text_sets import LabelledText, ParallelText
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ class Plateau:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSweeps:
     """Sweeps with the same axes, whose learning rates are extended until the optima by the metrics lie inside.
 
     Attributes:
@@ -106,8 +106,8 @@ class Effort:
         further: what differs where networks with weights are trained further; see `of_weights`.
     """
 
-    data: DataSet[str]
-    model: Model[str] = ""
+    data: DataName[str]
+    model: NetworkName[str] = ""
     run: About[str] = PaperConfig.KIND
     epochs: int | None = None
     batch_size: int | None = None
@@ -191,9 +191,9 @@ class Effort:
         *sweeps: Sweep,
         metrics: tuple[str, ...] = ("test_accuracy",),
         control: Mapping[str, str] | None = None,
-    ) -> Training:
+    ) -> TrainingSweeps:
         """Return the training of sweeps with the same axes by this effort."""
-        return Training(sweeps, metrics, control or {}, self.reduction(context), self.plateau)
+        return TrainingSweeps(sweeps, metrics, control or {}, self.reduction(context), self.plateau)
 
 
 def of_weights(settings: Mapping[Budget, Mapping[str, Any]]) -> dict[Budget, dict[str, Any]]:

@@ -12,10 +12,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.sweeps import OUTCOMES, SHARE, Laboratory, Sweep, SweepResult, is_minimized, optima
-from normless_papers.claims import UNKNOWN, Check, Estimate, larger, not_asked, premise, replicates
+from normless_papers.claims import UNKNOWN, Claim, Estimate, larger, not_asked, premise, replicates
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY, Evidence
-from normless_papers.experiments.effort import Training
+from normless_papers.experiments.effort import TrainingSweeps
 from normless_papers.published import published_as
 
 _PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
@@ -42,7 +42,7 @@ class Runs:
 
     table: pd.DataFrame
     epochs: pd.DataFrame
-    training: Training
+    training: TrainingSweeps
     data: str = ""
     missing: int = 0
     laboratory: Laboratory | None = field(default=None, repr=False, compare=False)
@@ -145,11 +145,11 @@ class Runs:
             self._accuracies[key] = best_accuracy(self.chosen(**labels), self.best)
         return self._accuracies[key]
 
-    def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
+    def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Claim:
         """Check that the runs with these labels train, compared with those labelled `against`; see `trains`."""
         return runs_train(claim, self.chosen(**labels), self.chosen(**against), best=self.best, least=least)
 
-    def does_not_train(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
+    def does_not_train(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Claim:
         """Check that they train at no rate; see `trains`. Undecided if they learn best at the lowest rate tried."""
         runs, control = self.chosen(**labels), self.chosen(**against)
         checked = runs_do_not_train(claim, runs, control, best=self.best, least=least)
@@ -166,7 +166,7 @@ class Runs:
         return bool(row["edge"] == "lowest" and (lowest["outcome"] == "trained").any())
 
     @property
-    def premises(self) -> tuple[Check, ...]:
+    def premises(self) -> tuple[Claim, ...]:
         """The premise that the control reached 95 % of its plateau; none if the plateau is not known."""
         plateau = self.training.plateau
         if plateau is None:
@@ -272,7 +272,7 @@ def evidence_of(
     return Evidence(measured, facts, setup, on, draw, (*remarks, *failures), reduction, premises)
 
 
-def carry_out(laboratory: Laboratory, training: Training) -> Runs:
+def carry_out(laboratory: Laboratory, training: TrainingSweeps) -> Runs:
     """Train the missing runs, and return all."""
     points = [point for sweep in training.sweeps for point in sweep.points()]
     if training.probes is not None and len({point.rate for point in points}) == 1:
@@ -280,13 +280,13 @@ def carry_out(laboratory: Laboratory, training: Training) -> Runs:
     return runs_of(training, laboratory.run_all(training.sweeps, metrics=training.metrics), laboratory)
 
 
-def read(laboratory: Laboratory, training: Training) -> Runs:
+def read(laboratory: Laboratory, training: TrainingSweeps) -> Runs:
     """Return the finished runs; nothing is trained."""
     results = [laboratory.read(sweep, metrics=training.metrics) for sweep in training.sweeps]
     return runs_of(training, results, laboratory)
 
 
-def runs_of(training: Training, results: Sequence[SweepResult], laboratory: Laboratory | None = None) -> Runs:
+def runs_of(training: TrainingSweeps, results: Sequence[SweepResult], laboratory: Laboratory | None = None) -> Runs:
     """Return the runs of a training from the result of each of its sweeps."""
     table = pd.concat([_table(result) for result in results], ignore_index=True)
     epochs = pd.concat([result.epochs for result in results], ignore_index=True)

@@ -15,8 +15,8 @@ from normless import residual_map
 from normless.models import dense
 from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Network, Seeds
-from normless_papers.claims import Check, Estimate, Test, decided, near, over_draws, stated
+from normless_papers.budgets import DataName, Network, Seeds
+from normless_papers.claims import Claim, Estimate, Test, decided, near, over_draws, stated
 from normless_papers.claims.agreement import Agreement, observed, worst_agreement
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs
@@ -25,7 +25,7 @@ from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seede
 from normless_papers.plots import GROWTH
 
 
-def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Check]:
+def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Claim]:
     """Check every sum, the growth of the second moment per block, its ratio of branch to skip path, and the runs."""
     sums, per_block, ratio, runs = facts
     constant = "The second moment stays constant: from block to block its factor is 1, to 2 %."
@@ -57,7 +57,7 @@ def sqrt2_scaling(
     draws: Seeds[int],
     depth: Network[int],
     images: Seeds[int],
-    shown: DataSet[str],
+    shown: DataName[str],
     efforts: Sequence[Effort],
 ) -> Evidence:
     batch = training_batch(context, shown, images)
@@ -90,7 +90,7 @@ def sqrt2_scaling(
     )
 
 
-def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[Check]:
+def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[Claim]:
     """Check the outputs' variances on the calibration batch, the weights' orthogonality, and the runs."""
     outputs, rows, runs = facts
     tests: dict[str, Test] = {}
@@ -108,7 +108,7 @@ def lsuv(
     *,
     depth: Network[int],
     images: Seeds[int],
-    shown: DataSet[str],
+    shown: DataName[str],
     efforts: Sequence[Effort],
 ) -> Evidence:
     batch = training_batch(context, shown, images)
@@ -129,7 +129,7 @@ def lsuv(
     )
 
 
-def _trainable(runs: Runs, method: str, subject: str) -> list[Check]:
+def _trainable(runs: Runs, method: str, subject: str) -> list[Claim]:
     """Check that beyond 100 layers the baseline does not train at batch norm's rate and that Fixup does."""
     fixup = trains_as_batch_norm(runs, "Fixup", "With Fixup", LIMIT)
     return [*deep_does_not_train(runs, method, subject), *fixup]

@@ -15,7 +15,7 @@ from normless.models import dense, resnet, resnet_cifar
 from normless.probes import Watcher, observe
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Network, Seeds
+from normless_papers.budgets import DataName, Network, Seeds
 from normless_papers.claims import Estimate, Test, Tests, decades_over_draws, decided, exceeds, over_draws
 from normless_papers.evidence import with_quantities
 from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
@@ -77,7 +77,7 @@ def _without_exception(violated: pd.Series, **numbers: float) -> Test:
 
 @artefact("fixup/theorem-1", basis="measurement", checks=_theorem_1)
 def theorem_1(
-    context: Context, *, depth: Network[int], images: Seeds[int], draws: Seeds[int], data: DataSet[str]
+    context: Context, *, depth: Network[int], images: Seeds[int], draws: Seeds[int], data: DataName[str]
 ) -> Evidence:
     batch = training_batch(context, data, images)
     with seeded(context.seed):
@@ -138,7 +138,7 @@ def theorem_2(
     draws: Seeds[int],
     classifiers: Network[int],
     depths: Network[tuple[int, ...]],
-    data: DataSet[str],
+    data: DataName[str],
 ) -> Evidence:
     batch = training_batch(context, data, images)
     tables = []

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from normless.spec import parse_call
 from normless_lab.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, larger, not_asked
+from normless_papers.claims import Claim, Estimate, at_scale, larger, not_asked
 from normless_papers.claims.training import chance_of, is_control
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs, evidence_of, summary, with_published
 from normless_papers.plots import TEST_ERRORS, beside_published
 
@@ -32,7 +32,7 @@ def best_rate(runs: Runs, method: str) -> float:
     return float(table[table["method"] == method]["rate"].iloc[0])
 
 
-def _table_1(runs: Runs) -> list[Check]:
+def _table_1(runs: Runs) -> list[Claim]:
     batch_norm, fixup, xavier = (
         runs.final("test_error", method=name, rate=rate)
         for name, rate in (("batch_norm", RATE), ("fixup", RATE), ("xavier_init", best_rate(runs, "xavier_init")))
@@ -54,7 +54,7 @@ def _table_1(runs: Runs) -> list[Check]:
     ]
 
 
-def _at_both_rates(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> Training:
+def _at_both_rates(context: Context, *, effort: Effort, xavier_rates: tuple[float, ...]) -> TrainingSweeps:
     # A protocol belongs to a method: what batch norm needs to start kills Fixup.
     axes = {name: {"scheme": scheme, **effort.variants.get(name, {})} for name, scheme in METHODS.items()}
     smaller = {"xavier_init": axes.pop("xavier_init")}
@@ -103,7 +103,7 @@ CONFIGURATIONS: Mapping[str, str] = {
 _SAME = 5.0
 
 
-def _figure_4(runs: Runs) -> list[Check]:
+def _figure_4(runs: Runs) -> list[Claim]:
     curves = runs.finals("curve", "configuration")
     suggested, fixup, norm = curves["no bias"], curves["Fixup"], {"configuration": "BatchNorm"}
     as_fast = f"Fixup learns as fast as batch norm: its curve is less than {_SAME:g} points lower."
@@ -116,7 +116,7 @@ def _figure_4(runs: Runs) -> list[Check]:
     ]
 
 
-def _first_ten_epochs(context: Context, *, effort: Effort) -> Training:
+def _first_ten_epochs(context: Context, *, effort: Effort) -> TrainingSweeps:
     axis = {name: {"scheme": scheme} for name, scheme in CONFIGURATIONS.items()}
     return effort.training(context, effort.sweep(context, "ablation", {"configuration": axis}, schedule="constant"))
 
@@ -138,7 +138,7 @@ REGULARIZED: Axis = {
 
 def by_data(
     context: Context, efforts: Mapping[str, Effort], sweep: str, axis: Axis, metric: str = "test_accuracy"
-) -> dict[str, Training]:
+) -> dict[str, TrainingSweeps]:
     """Declare methods on several data sets; `sweep` is a format of the sweep's name with the data set's."""
     return {
         data: effort.training(context, effort.sweep(context, sweep.format(data), {"method": axis}), metrics=(metric,))
@@ -146,7 +146,7 @@ def by_data(
     }
 
 
-def _table_4(runs_by_data: Mapping[str, Runs]) -> list[Check]:
+def _table_4(runs_by_data: Mapping[str, Runs]) -> list[Claim]:
     norm, fixup = REGULARIZED
     checks = []
     for data, runs in runs_by_data.items():

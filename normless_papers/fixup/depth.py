@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from normless.spec import parse_call
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, larger
+from normless_papers.claims import Claim, larger
 from normless_papers.claims.training import LEAST
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.cifar import RATE
 
@@ -31,11 +31,11 @@ LIMIT = 100
 _BATCH_NORM = {"method": "BatchNorm"}
 
 
-def first_epochs(schemes: Mapping[str, str]) -> Callable[..., Training]:
+def first_epochs(schemes: Mapping[str, str]) -> Callable[..., TrainingSweeps]:
     """Declare Wide-ResNets of width 1 in the first epochs at rate 0.1, a sweep per depth; axes `method`, `depth`."""
     methods = {name: {"scheme": scheme} for name, scheme in schemes.items()}
 
-    def trains(context: Context, *, efforts: Sequence[Effort], **_: Any) -> Training:
+    def trains(context: Context, *, efforts: Sequence[Effort], **_: Any) -> TrainingSweeps:
         sweeps = []
         for effort in efforts:
             layers = str(parse_call(effort.model.partition(":")[2])[1]["depth"])
@@ -51,27 +51,27 @@ def depths_of(runs: Runs, above: int = 0) -> list[int]:
     return sorted(int(layers) for layers in runs.labels("depth") if layers > above)
 
 
-def deep_does_not_train(runs: Runs, method: str, subject: str) -> list[Check]:
+def deep_does_not_train(runs: Runs, method: str, subject: str) -> list[Claim]:
     """Check that beyond 100 layers a method does not train where batch norm does; `subject` starts the claim."""
     claim = f"{subject} {{}} layers cannot be trained at rate {RATE:g}, where batch norm trains."
     return _at_depths(runs, runs.does_not_train, method, claim, depths_of(runs, LIMIT))
 
 
-def trains_as_batch_norm(runs: Runs, method: str, subject: str, above: int = 0) -> list[Check]:
+def trains_as_batch_norm(runs: Runs, method: str, subject: str, above: int = 0) -> list[Claim]:
     """Check that at every depth above a limit a method trains at batch norm's rate; see `deep_does_not_train`."""
     claim = f"{subject} {{}} layers are trained at rate {RATE:g}, as batch norm's are."
     return _at_depths(runs, runs.trains, method, claim, depths_of(runs, above))
 
 
-def trains_to_the_limit(runs: Runs, method: str, subject: str) -> list[Check]:
+def trains_to_the_limit(runs: Runs, method: str, subject: str) -> list[Claim]:
     """Check that up to 100 layers a method trains at batch norm's rate, if it is "past 100 layers" that it fails."""
     claim = f"{subject} {{}} layers are still trained at rate {RATE:g}."
     return _at_depths(runs, runs.trains, method, claim, [layers for layers in depths_of(runs) if layers <= LIMIT])
 
 
 def _at_depths(
-    runs: Runs, decided: Callable[..., Check], method: str, claim: str, depths: Sequence[int]
-) -> list[Check]:
+    runs: Runs, decided: Callable[..., Claim], method: str, claim: str, depths: Sequence[int]
+) -> list[Claim]:
     """Make a check at each depth, against batch norm at the same depth."""
     checks = []
     for layers in depths:
@@ -80,7 +80,7 @@ def _at_depths(
     return checks
 
 
-def _above(runs: Runs, claim: str, first: str, second: str, by: float = 0.0) -> list[Check]:
+def _above(runs: Runs, claim: str, first: str, second: str, by: float = 0.0) -> list[Claim]:
     """Check at every depth that the first method is more accurate; `claim` is a format with the depth."""
     return [
         larger(claim.format(layers), *(runs.accuracy(method=name, depth=layers) for name in (first, second)), by=by)
@@ -114,7 +114,7 @@ def setup_of(runs: Runs, efforts: Iterable[Effort]) -> dict[str, object]:
     return setup | {"depths": depths}
 
 
-def _figure_3(runs: Runs) -> list[Check]:
+def _figure_3(runs: Runs) -> list[Claim]:
     shallow, *deeper = depths_of(runs)
     control = {"method": "BatchNorm", "depth": shallow}
     trained = f"With batch norm {{}} layers are trained, as {shallow} are."
@@ -141,7 +141,7 @@ def first_epoch(context: Context, runs: Runs, *, efforts: Sequence[Effort]) -> E
     return _evidence(runs, efforts, METHODS, "The first epochs at rate 0.1")
 
 
-def _rule_2(runs: Runs) -> list[Check]:
+def _rule_2(runs: Runs) -> list[Claim]:
     better = "At {} layers rules 1 and 3 improve on rule 2 alone: Fixup's test accuracy is higher."
     return [
         *trains_as_batch_norm(runs, "rule 2", "By rule 2 alone"),

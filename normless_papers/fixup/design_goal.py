@@ -28,7 +28,7 @@ from normless_papers.claims import (
 )
 from normless_papers.evidence import with_quantities
 from normless_papers.networks.seeded_inputs import convert, seeded
-from normless_papers.probes import function_update_table
+from normless_papers.probes.updates import function_update_table
 
 WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}
 BOUNDED = {"fixup": "With Fixup", "fixup(zero=False)": "With Fixup without rule 1"}

@@ -10,9 +10,18 @@ from typing import Any
 import pandas as pd
 
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, difference, larger, near, quantity_table, single_run
+from normless_papers.claims import (
+    Claim,
+    Estimate,
+    at_scale,
+    difference,
+    larger,
+    near,
+    quantity_table,
+    single_run,
+)
 from normless_papers.claims.training import chance_of, trains
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs, evidence_of, summary
 from normless_papers.fixup.cifar import ERROR, Axis, best_rate, draw_curves, draw_errors
 
@@ -45,7 +54,7 @@ def _trained(
     methods: Axis,
     rates: tuple[float, ...] | None = None,
     name: str = "ImageNet",
-) -> Training:
+) -> TrainingSweeps:
     """Declare one network with some methods."""
     return effort.training(context, effort.sweep(context, name, {"method": methods}, rates=rates))
 
@@ -65,7 +74,7 @@ def _remarks(context: Context, effort: Effort) -> tuple[str, ...]:
     return () if data == "image_folder" else (f"{data} replaces the paper's ImageNet.",)
 
 
-def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
+def _table_2(runs: Mapping[str, Runs]) -> list[Claim]:
     small, xavier_runs = runs["resnet_50"], runs[XAVIER_WEIGHTS]
     norm, fixup, mixup = (
         _final(small, "test_error", name) for name in ("batch_norm (Goyal et al. 2017)", "fixup", "fixup + mixup")
@@ -93,7 +102,7 @@ def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
 
 def _both_networks(
     context: Context, *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]
-) -> dict[str, Training]:
+) -> dict[str, TrainingSweeps]:
     trainings = {
         name: _trained(context, effort=own, methods=METHODS[name], name=name) for name, own in efforts.items()
     }
@@ -140,7 +149,7 @@ def _curves(
     return runs.evidence(table, lambda: draw_curves(runs, "method", title, columns), remarks=remarks)
 
 
-def _figure_5(runs: Runs) -> list[Check]:
+def _figure_5(runs: Runs) -> list[Claim]:
     claims = {
         "training_accuracy": "Fixup's training error ends below that of {}.",
         "test_error": "Fixup's test error ends above that of {}.",
@@ -161,7 +170,7 @@ def overfitting(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     return _curves(context, runs, effort, "Without Mixup", ("training_accuracy", "test_error", "gap"), columns)
 
 
-def _figure_6(runs: Runs) -> list[Check]:
+def _figure_6(runs: Runs) -> list[Claim]:
     accuracy, control = (
         _known_error(runs.accuracy(method=name), runs, name) for name in ("Fixup + Mixup", "BatchNorm + Mixup")
     )
@@ -182,7 +191,7 @@ def with_mixup(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     return _curves(context, runs, effort, "With Mixup", ("test_error", "training_accuracy"))
 
 
-def _scalar_rate(runs: Runs) -> list[Check]:
+def _scalar_rate(runs: Runs) -> list[Claim]:
     claim = "With Mixup the test error is lower with a tenth of the rate for scalars."
     return [larger(claim, *(_final(runs, "test_error", name) for name in (EQUAL, TENTH)))]
 

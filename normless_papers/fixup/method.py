@@ -15,7 +15,7 @@ from normless.models import resnet, resnet_cifar
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Data, Network, Seeds
-from normless_papers.claims import Check, check, close
+from normless_papers.claims import Claim, check, close
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
 from normless_papers.networks.reference_forward import disturbed, gradients, resnet_by_fixup
 from normless_papers.networks.seeded_inputs import convert, seeded
@@ -29,7 +29,7 @@ Compared = tuple[Tensor, Tensor, float]
 Numbers = Mapping[str, float]
 
 
-def _checks(facts: tuple[Numbers, Numbers, Sequence[Agreement]]) -> list[Check]:
+def _checks(facts: tuple[Numbers, Numbers, Sequence[Agreement]]) -> list[Claim]:
     """Check the rules in ResNet-110 for CIFAR (m = 2) and ResNet-50 (m = 3), and all agreements."""
     basic, bottleneck, agreements = facts
     scalars = {name: basic[name] for name in ("multipliers", "biases")}
@@ -44,7 +44,7 @@ def _checks(facts: tuple[Numbers, Numbers, Sequence[Agreement]]) -> list[Check]:
     ]
 
 
-def _standard(rules: Numbers) -> list[Check]:
+def _standard(rules: Numbers) -> list[Claim]:
     """Check the standard initialization, and that convolutions have no biases."""
     he = f"L = {rules['blocks']}: the standard initialization is He's, √(2/fan-out), within five standard errors."
     counts = {name: rules[name] for name in ("convolutions", "with_bias")}

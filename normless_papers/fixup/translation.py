@@ -15,10 +15,10 @@ from normless.nn import ResidualSum
 from normless.spec import parse_call
 from normless_lab.plots import lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, check, in_every, larger
+from normless_papers.claims import Claim, check, in_every, larger
 from normless_papers.claims.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.claims.training import runs_train
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs, chosen, evidence_of
 from normless_papers.fixup.cifar import by_data
 from normless_papers.networks.seeded_inputs import convert, seeded
@@ -33,11 +33,11 @@ MATCH = 1.0
 _AS_FAST, _RUNS = 5.0, 3
 
 
-def _checks(by_text: Mapping[str, Runs]) -> list[Check]:
+def _checks(by_text: Mapping[str, Runs]) -> list[Claim]:
     return [check for name, runs in by_text.items() for check in _checks_of(name, runs)]
 
 
-def _checks_of(name: str, runs: Runs) -> list[Check]:
+def _checks_of(name: str, runs: Runs) -> list[Claim]:
     bleu, curve = (runs.finals(column, "method") for column in ("bleu", "curve"))
     fixup = runs.chosen(method="fixup")
     trained = f"On {name} Fixup trains at the rate of layer normalization."
@@ -54,7 +54,7 @@ def _checks_of(name: str, runs: Runs) -> list[Check]:
     ]
 
 
-def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
+def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Claim:
     """Check that a flag is set for every run that did not raise an error; inconclusive below three such runs."""
     counted = flags[runs["outcome"] != "failed"]
     if counted.empty:
@@ -63,7 +63,9 @@ def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
     return replace(result, verdict="inconclusive") if len(counted) < _RUNS and result.verdict == "holds" else result
 
 
-def _on_texts(context: Context, *, texts: Mapping[str, Effort], methods: tuple[str, ...]) -> dict[str, Training]:
+def _on_texts(
+    context: Context, *, texts: Mapping[str, Effort], methods: tuple[str, ...]
+) -> dict[str, TrainingSweeps]:
     axis = {method: {"scheme": method} for method in methods}
     return by_data(context, texts, "fixup/table-3 on {}", axis, metric="bleu")
 
@@ -128,7 +130,7 @@ _COUNTED = {
 }
 
 
-def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFrame]) -> list[Check]:
+def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFrame]) -> list[Claim]:
     """Check weights and branches, the numbers of norms, multipliers and biases, and the runs with their losses."""
     agreements, counts, runs = facts
     fixup, norm = (chosen(runs, scheme=name) for name in SCHEMES)
@@ -148,9 +150,9 @@ def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFram
     ]
 
 
-def _both_schemes(context: Context, *, effort: Effort) -> Training:
+def _both_schemes(context: Context, *, effort: Effort) -> TrainingSweeps:
     axes = {"scheme": {name: {"scheme": name} for name in SCHEMES}}
-    return Training((effort.sweep(context, "fixup/transformer", axes),))
+    return TrainingSweeps((effort.sweep(context, "fixup/transformer", axes),))
 
 
 @artefact("fixup/transformer", basis="formula", checks=_template_checks, trains=_both_schemes)

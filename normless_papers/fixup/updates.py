@@ -16,11 +16,11 @@ from normless.models import resnet_cifar
 from normless_lab.plots import Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network, Seeds
-from normless_papers.claims import Check, Estimate, Test, Tests, decided, equals, lies_within, over_draws, stated
+from normless_papers.claims import Claim, Estimate, Test, Tests, decided, equals, lies_within, over_draws, stated
 from normless_papers.claims.agreement import ROUNDING, Agreement, deviation
 from normless_papers.evidence import with_quantities
 from normless_papers.networks.seeded_inputs import convert, seeded
-from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
+from normless_papers.probes.updates import scalar_branch_table, update_slopes, update_terms, update_trace_table
 
 RATES = (1e-4, 5e-5, 2.5e-5)
 # The rate of the steps that measure a term, and the tolerance of their first-order approximation.
@@ -87,7 +87,7 @@ def closed_form(network: RectifiedNetwork, x: Tensor) -> dict[str, Tensor]:
     return terms
 
 
-def _theorem_3(facts: tuple[_Terms, Estimate]) -> list[Check]:
+def _theorem_3(facts: tuple[_Terms, Estimate]) -> list[Claim]:
     """Check a small network's terms, and the slope of log trace against log L."""
     (same, left, asymmetry, eigenvalue), slope = facts
     quarters = "Halving η from {:g} quarters what the first-order formula leaves, to 10 %."

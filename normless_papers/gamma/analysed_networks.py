@@ -19,9 +19,9 @@ from normless_lab.plots import PLOTS
 from normless_lab.sweeps import RateGrid, Sweep, trained_threshold
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Model, Seeds
-from normless_papers.claims import Check, Estimate, in_every, over_draws
-from normless_papers.experiments.effort import Training
+from normless_papers.budgets import DataName, NetworkName, Seeds
+from normless_papers.claims import Claim, Estimate, in_every, over_draws
+from normless_papers.experiments.effort import TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, pretrained
 from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded
@@ -143,7 +143,7 @@ def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list[Check]:
+def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list[Claim]:
     """Check the tables of `_by_stage` of each network, given their lowest accuracy on the images and that of chance.
 
     "The variance of each feature map" is that of a channel, as Var[x_l,i] of equations 10 and 11 that it should show,
@@ -171,7 +171,7 @@ def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list
 
 def _networks(
     context: Context, *, model: str, data: str, replicates: int, training: dict[str, Any] | None, **_: Any
-) -> dict[str, Training]:
+) -> dict[str, TrainingSweeps]:
     """Declare the networks, unless they come with weights."""
     if training is None or context.weights is not None:
         return {}
@@ -186,7 +186,7 @@ def _networks(
         context.seed,
         keep_weights=True,
     )
-    return {"networks": Training((sweep,))}
+    return {"networks": TrainingSweeps((sweep,))}
 
 
 @artefact("gamma/figure-5", basis="measurement", checks=_figure_5_checks, trains=_networks)
@@ -194,8 +194,8 @@ def variance_of_feature_maps(
     context: Context,
     runs: Mapping[str, Runs],
     *,
-    model: Model[str],
-    data: DataSet[str],
+    model: NetworkName[str],
+    data: DataName[str],
     examples: Seeds[int],
     replicates: Seeds[int],
     training: dict[str, Any] | None,

@@ -23,8 +23,8 @@ from normless.saving import write_csv
 from normless_lab.data import ImageData
 from normless_lab.plots import Plot, new_panels
 from normless_lab.sweeps import Point
-from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
-from normless_papers.experiments.effort import Training
+from normless_papers.claims import UNKNOWN, Claim, Estimate, check, larger, replicates
+from normless_papers.experiments.effort import TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, NAMES
 from normless_papers.results.reproduction import table_from_dict
@@ -136,12 +136,12 @@ class Course:
             run = f"{name} " + table[name].astype(str) + ": " + run
         return table.assign(run=run)
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[Claim]:
         """Check for every network what L2 on one γ does to it and to the variance that it sets, at the last step."""
         others = [name for name in self.labels if name != L2]
         return [outcome for name, course in self.groups(*others) for outcome in course._checks_of(name)]
 
-    def _checks_of(self, name: str) -> list[Check]:
+    def _checks_of(self, name: str) -> list[Claim]:
         norms, checks = self.norms, []
         for column, role in COLUMNS.items():
             if column not in set(norms[L2]) or role not in set(norms["role"]):
@@ -151,7 +151,7 @@ class Course:
             checks += self._variance(name, column, _squared(own, base))
         return checks
 
-    def _variance(self, name: str, column: str, squares: Mapping[int, float]) -> list[Check]:
+    def _variance(self, name: str, column: str, squares: Mapping[int, float]) -> list[Claim]:
         """Check the variance that the γ of a column sets; `squares` has log ratios of its ‖γ‖² by seed."""
         blocks = self.stream.assign(
             share=self.stream["branch_second_moment"] / self.stream["skip_second_moment"],
@@ -183,7 +183,7 @@ class Course:
         return [larger(claim, *(replicates(pd.Series(size), name=name) for size, name in named))]
 
 
-def with_course(training: Training, data: ImageData, folder: Path) -> Training:
+def with_course(training: TrainingSweeps, data: ImageData, folder: Path) -> TrainingSweeps:
     """Add records of γ and the stream of runs on a data set, to be kept in a folder."""
     config: Any = training.sweeps[0].points()[0].config
     steps = config.epochs * data.steps_per_epoch(config.batch_size)

@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from normless_lab.plots import ROLE_INKS, SCHEME_INKS, TEXT, Ink
 from normless_lab.sweeps import Point, is_minimized
 from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import Check, Estimate, larger
+from normless_papers.claims import Claim, Estimate, larger
 from normless_papers.claims.training import LEAST, best_accuracy, chance_of, trains
 from normless_papers.evidence import QUANTITY
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.plots import DIFFERENCES
 
@@ -91,7 +91,7 @@ class DecayComparison:
                 found.append(replace(point, rate=rate, config=replace(point.config, rate=rate)))
         return found
 
-    def better(self, claim: str, l2: str, *, wanted: bool = True, by: float = 0.0, **labels: str) -> Check:
+    def better(self, claim: str, l2: str, *, wanted: bool = True, by: float = 0.0, **labels: str) -> Claim:
         """Check that a choice is better by `by` than the baseline with the same labels, or worse if not `wanted`.
 
         Inconclusive if neither of them trained.
@@ -157,7 +157,7 @@ def decay_training(
     *,
     metric: str = "test_accuracy",
     **settings: Any,
-) -> Training:
+) -> TrainingSweeps:
     """Declare a sweep over axes and decay policies, which `policies` names by label of `l2`."""
     l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
     return effort.training(context, effort.sweep(context, name, {**axes, L2: l2}, **settings), metrics=(metric,))

@@ -16,9 +16,9 @@ from normless.probes import probe
 from normless_lab.data import load_data
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import Model
-from normless_papers.claims import Check, check, larger, not_asked
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.budgets import NetworkName
+from normless_papers.claims import Claim, check, larger, not_asked
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.experiments.runs import Runs, chosen, estimate
 from normless_papers.gamma.course import COLUMNS, Course, with_course
@@ -52,7 +52,7 @@ def _printed() -> dict[str, Mapping[str, Any]]:
     return {row["model"]: row for row in published_as("gamma/table-2").rows}
 
 
-def by_role(context: Context, *, effort: Effort) -> Training:
+def by_role(context: Context, *, effort: Effort) -> TrainingSweeps:
     """Declare every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`."""
     policies = {BASELINE: "weights"} | {name: f"weights+{role}" for name, role in COLUMNS.items()}
     if context.weights is None:
@@ -73,7 +73,7 @@ def compared_by_role(context: Context, runs: Runs) -> DecayComparison:
     return Recorded.of(comparison) if recorded else comparison
 
 
-def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_printed: bool = False) -> list[Check]:
+def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_printed: bool = False) -> list[Claim]:
     """Check for every network and column the sign that the guideline promises, or that table 2 prints."""
     checks = []
     for model in comparison.table["model"].unique():
@@ -88,7 +88,7 @@ def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_print
     return checks
 
 
-def _table_2_checks(comparison: DecayComparison) -> list[Check]:
+def _table_2_checks(comparison: DecayComparison) -> list[Claim]:
     """Check the signs that table 2 prints, and of recorded networks what L2 does to γ and the variances."""
     checks = role_checks(comparison, tuple(COLUMNS), as_printed=True)
     return [*checks, *comparison.course.checks()] if isinstance(comparison, Recorded) else checks
@@ -141,7 +141,7 @@ def _of_column(context: Context, runs: Runs, column: str) -> Evidence:
     return comparison.evidence(lambda: _draw(comparison, (column,)), measured=measured)
 
 
-def _guideline_1_checks(facts: tuple[DecayComparison, pd.DataFrame]) -> list[Check]:
+def _guideline_1_checks(facts: tuple[DecayComparison, pd.DataFrame]) -> list[Claim]:
     """Check the comparison of table 2, and networks trained with and without L2 on γ_last; see `_shares`."""
     comparison, shares = facts
     claims = {
@@ -203,7 +203,7 @@ def _recorded_shares(course: Course, model: str) -> pd.DataFrame:
     return blocks.groupby([L2, "seed"], sort=False)[["gamma_last", "branch_share"]].mean().reset_index()
 
 
-def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
+def _guideline_3_checks(comparison: DecayComparison) -> list[Claim]:
     """Check the sign that table 2 prints of each network, and that most lose accuracy: half of the eight, or more.
 
     "However, for γ_0, an increase in performance was observed in some models" (section 4.1).
@@ -218,7 +218,7 @@ def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
     return [*role_checks(comparison, ["gamma_0"], as_printed=True), counted]
 
 
-def _guideline(number: int, column: str, checks: Callable[[DecayComparison], Sequence[Check]]) -> None:
+def _guideline(number: int, column: str, checks: Callable[[DecayComparison], Sequence[Claim]]) -> None:
     """Register guideline 2, 3 or 4, which is about L2 on the γ of one column of table 2."""
 
     @artefact(f"gamma/guideline-{number}", basis="training", checks=checks, trains=by_role)
@@ -231,7 +231,7 @@ _guideline(3, "gamma_0", _guideline_3_checks)
 _guideline(4, "gamma_others", partial(role_checks, columns=["gamma_others"]))
 
 
-def _figure_3_checks(comparison: DecayComparison) -> list[Check]:
+def _figure_3_checks(comparison: DecayComparison) -> list[Claim]:
     claim = "L2 on γ_down lowers the test accuracy at λ = {}."
     accuracies = [
         comparison.better(claim.format(strength), "gamma_down", wanted=False, **{"lambda": strength})
@@ -240,7 +240,7 @@ def _figure_3_checks(comparison: DecayComparison) -> list[Check]:
     return [*accuracies, *comparison.course.checks()] if isinstance(comparison, Recorded) else accuracies
 
 
-def _at_strengths(context: Context, *, effort: Effort, model: str, strengths: Sequence[float]) -> Training:
+def _at_strengths(context: Context, *, effort: Effort, model: str, strengths: Sequence[float]) -> TrainingSweeps:
     axis = {f"{strength:g}": {"weight_decay": float(strength)} for strength in strengths}
     policies = {BASELINE: "weights", "gamma_down": "weights+down"}
     if context.weights is None:
@@ -254,7 +254,7 @@ def _at_strengths(context: Context, *, effort: Effort, model: str, strengths: Se
 
 @artefact("gamma/figure-3", basis="training", checks=_figure_3_checks, trains=_at_strengths)
 def cost_of_decaying_gamma_down(
-    context: Context, runs: Runs, *, effort: Effort, model: Model[str], strengths: Sequence[float]
+    context: Context, runs: Runs, *, effort: Effort, model: NetworkName[str], strengths: Sequence[float]
 ) -> Evidence:
     title = "L2 on γ_down at several λ"
     comparison = compared(runs) if context.weights is None else Transfer.of(compared(runs))

@@ -17,8 +17,8 @@ from normless.optim import SHORT, param_groups
 from normless.residual import ResidualMap, residual_map
 from normless_lab.plots import blocks_on_trunk
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import Data, Model
-from normless_papers.claims import Check, below, check
+from normless_papers.budgets import Data, NetworkName
+from normless_papers.claims import Claim, below, check
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.published import published_as
 
@@ -28,7 +28,7 @@ GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other"
 DECAY = 0.01
 
 
-def _partition_checks(counts: Mapping[str, float]) -> list[Check]:
+def _partition_checks(counts: Mapping[str, float]) -> list[Claim]:
     """Check the number of γ by group, and the effect of a group's decay on gradients `inside` and `outside` it."""
     each = {name: counts[name] for name in ("networks", "gammas", "ungrouped", "repeated")}
     complete = counts["gammas"] > 0 == counts["ungrouped"] == counts["repeated"]
@@ -44,7 +44,7 @@ def _partition_checks(counts: Mapping[str, float]) -> list[Check]:
 
 
 @artefact("gamma/parameter-groups", basis="formula", checks=_partition_checks)
-def partition(context: Context, *, models: Model[Sequence[str]], side: Data[int]) -> Evidence:
+def partition(context: Context, *, models: NetworkName[Sequence[str]], side: Data[int]) -> Evidence:
     rows, leaks, maps = [], [], []
     counts = Counter[str]()
     for text in models:
@@ -150,7 +150,7 @@ APPLIED = {True: "applied", False: "not applied"}
 PRINTED = {"applied": True, "applicable": True, "rarely applied": False, "inapplicable": False}
 
 
-def _table_1_checks(table: pd.DataFrame) -> list[Check]:
+def _table_1_checks(table: pd.DataFrame) -> list[Claim]:
     printed = {row["parameter"]: row for row in published_as("gamma/table-1").rows}
     applied = table.set_index("parameter")
     checks = []
@@ -164,7 +164,7 @@ def _table_1_checks(table: pd.DataFrame) -> list[Check]:
 
 
 @artefact("gamma/table-1", basis="formula", checks=_table_1_checks)
-def where_decay_is_applied(context: Context, *, model: Model[str], side: Data[int]) -> Evidence:
+def where_decay_is_applied(context: Context, *, model: NetworkName[str], side: Data[int]) -> Evidence:
     """Which of W, γ_last, γ_down, γ_0, γ_others the three policies decay, by a step without gradients."""
     network, found, _ = grouped_network(context, model, side)
     roles = {name: GAMMAS[role] for name, role in dict(grouped_gammas(network, found)).items()}

@@ -33,10 +33,10 @@ MODEL_FILE, STATE_FILES = "model.txt", (".safetensors", ".pt", ".pth")
 _CHOSEN = ("weights", "pretrained", "classes", "num_classes", "in_channels", "in_chans")
 # Counters of batch norms, which older state dicts do not have.
 _COUNTER = "num_batches_tracked"
-State = Mapping[str, Tensor]
+StateDict = Mapping[str, Tensor]
 
 
-class WeightsError(NormlessError):
+class PretrainedWeightsError(NormlessError):
     """A folder has no network with weights, or they do not fit."""
 
 
@@ -52,7 +52,9 @@ def networks_in(weights: str) -> dict[str, str]:
     for file in _state_files(folder):
         name = _network_of(file)[0]
         if name in found:
-            raise WeightsError(f"Expected one state dict of {name} in {folder}, got {found[name]} and {file}.")
+            raise PretrainedWeightsError(
+                f"Expected one state dict of {name} in {folder}, got {found[name]} and {file}."
+            )
         found[name] = str(file)
     if not found:
         raise _nothing_in(folder)
@@ -89,7 +91,7 @@ def pretrained(weights: str, model: str) -> tuple[str, nn.Module]:
     state = read()
     misfits = _misfits(network.state_dict(), state)
     if misfits:
-        raise WeightsError(_misfit(where, text, misfits))
+        raise PretrainedWeightsError(_misfit(where, text, misfits))
     network.load_state_dict(dict(state), strict=False)
     return text, network
 
@@ -116,12 +118,12 @@ def fitted(weights: str, model: str, data: ImageData, folder: Path) -> Path:
     kept = {key: sentence for key, sentence in misfits.items() if classifier and key.startswith(f"{classifier}.")}
     if len(kept) < len(misfits):
         others = {key: sentence for key, sentence in misfits.items() if key not in kept}
-        raise WeightsError(f"{_misfit(where, text, others)} Only the classifier may be new.")
+        raise PretrainedWeightsError(f"{_misfit(where, text, others)} Only the classifier may be new.")
     network.load_state_dict({key: value for key, value in state.items() if key not in kept}, strict=False)
     with torch.no_grad():
         logits = network.eval()(inputs)
     if logits.shape[-1] != data.classes:
-        raise WeightsError(
+        raise PretrainedWeightsError(
             f"Expected {data.classes} logits of {text} for {data.name}, got {logits.shape[-1]}: let {MODEL_FILE} say "
             f"how many, as in net.py:network(classes={data.classes})."
         )
@@ -130,12 +132,12 @@ def fitted(weights: str, model: str, data: ImageData, folder: Path) -> Path:
     return folder
 
 
-def _read(path: Path) -> tuple[str, Callable[[], State], str]:
+def _read(path: Path) -> tuple[str, Callable[[], StateDict], str]:
     """Return the text of a network, a function that reads its state dict, and the file of these weights."""
     if is_saved(path):
         text = read_recipe(path).model
         if text is None:
-            raise WeightsError(f"The recipe in {path} names no model; save the network again with model=….")
+            raise PretrainedWeightsError(f"The recipe in {path} names no model; save the network again with model=….")
         return text, lambda: nl.load(path).state_dict(), str(path)
     files = _state_files(path)
     if len(files) != 1:
@@ -158,29 +160,31 @@ def _state_files(path: Path) -> list[Path]:
     return [file for file in files if file.suffix in STATE_FILES]
 
 
-def _state_of(file: Path) -> State:
+def _state_of(file: Path) -> StateDict:
     """Read a state dict; no code is run."""
     try:
         safe = file.suffix == ".safetensors"
         state = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # Of pickle, which has errors of many classes for bytes that are none of its own.
-        raise WeightsError(
+        raise PretrainedWeightsError(
             f"{file} cannot be read: it is damaged, or holds more than tensors, which could run code. Write it by "
             "torch.save(network.state_dict(), …)."
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         given = f"the entries {', '.join(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
-        raise WeightsError(f"Expected the tensors of a state dict in {file}, got {given}; save network.state_dict().")
+        raise PretrainedWeightsError(
+            f"Expected the tensors of a state dict in {file}, got {given}; save network.state_dict()."
+        )
     return state
 
 
-def _network_of(file: Path, state: State | None = None) -> tuple[str, str]:
+def _network_of(file: Path, state: StateDict | None = None) -> tuple[str, str]:
     """Return name and text of the network of table 2 that a file is named after, with the classes of its state."""
     models = published_as("gamma/table-2").budgets["paper"]["effort"]["variants"]
     names = {name.replace("_", ""): name for name in models}
     name = names.get(file.stem.partition("-")[0].replace("_", "").lower())
     if name is None:
-        raise WeightsError(
+        raise PretrainedWeightsError(
             f"{file} is not named after a network of table 2 ({', '.join(models)}): write the text of its network, "
             f"as torchvision:resnet34, to {MODEL_FILE} in a folder with this file alone."
         )
@@ -203,7 +207,7 @@ def _for_data(text: str, data: ImageData) -> str:
     return fitted_spec(source + format_call(name, plain), classes=data.classes, image_shape=shape)
 
 
-def _misfits(own: State, given: State) -> dict[str, str]:
+def _misfits(own: StateDict, given: StateDict) -> dict[str, str]:
     """Return by name how given tensors differ from those of a network."""
     misfits = {key: "is missing" for key in own if key not in given and not key.endswith(_COUNTER)}
     misfits |= {key: "is not in the network" for key in given if key not in own}
@@ -221,9 +225,9 @@ def _misfit(where: str, text: str, misfits: Mapping[str, str]) -> str:
     return f"The weights in {where} do not fit {text}: {name} {how}{more}."
 
 
-def _nothing_in(path: Path) -> WeightsError:
+def _nothing_in(path: Path) -> PretrainedWeightsError:
     count = f"{len(_state_files(path))} state dicts" if path.exists() else "nothing"
-    return WeightsError(
+    return PretrainedWeightsError(
         f"Expected torchvision, a folder of normless.save, a folder with {MODEL_FILE} and one state dict "
         f"({', '.join(STATE_FILES)}), or state dicts named after networks of table 2, as resnet50-0676ba61.pth, got "
         f"{path} with {count}."

@@ -11,7 +11,7 @@ from torch import nn
 from normless.residual import residual_map
 from normless_lab.plots import ROLE_INKS, Law, Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import Data, DataSet, Model, Seeds
+from normless_papers.budgets import Data, DataName, NetworkName, Seeds
 from normless_papers.claims import over_draws
 from normless_papers.networks.seeded_inputs import MeasuredBatch, noise_batch, seeded, training_batch
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
@@ -25,7 +25,7 @@ EPSILON = 1e-9
     basis="measurement",
 )
 def scale_invariance(
-    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], factors: Sequence[float]
+    context: Context, *, model: NetworkName[str], side: Data[int], examples: Seeds[int], factors: Sequence[float]
 ) -> Evidence:
     batch = noise_batch(context, side, examples)
     network = _in_float64(context, model, batch)
@@ -53,7 +53,7 @@ def scale_invariance(
 def effective_rate(
     context: Context,
     *,
-    model: Model[str],
+    model: NetworkName[str],
     side: Data[int],
     examples: Seeds[int],
     scales: Sequence[float],
@@ -126,8 +126,8 @@ TEXT, DERIVED = -2.0, -1.0
 def first_update(
     context: Context,
     *,
-    model: Model[str],
-    data: DataSet[str],
+    model: NetworkName[str],
+    data: DataName[str],
     examples: Seeds[int],
     batches: Seeds[int],
     scales: Sequence[float],

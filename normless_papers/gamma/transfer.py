@@ -23,7 +23,7 @@ from normless_papers.gamma.decay_comparison import (
     POINTS,
     DecayComparison,
 )
-from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, WeightsError, fitted, networks_in
+from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, PretrainedWeightsError, fitted, networks_in
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import DIFFERENCES
 
@@ -115,5 +115,7 @@ def network_for(context: Context, data: ImageData, name: str) -> str:
     """Return as `networks_for` the user's one network, or the one of several that has this name."""
     networks = networks_for(context, data, [name])
     if len(networks) > 1 and name not in networks:
-        raise WeightsError(f"Expected one network or {name} in {context.weights}, got {', '.join(networks)}.")
+        raise PretrainedWeightsError(
+            f"Expected one network or {name} in {context.weights}, got {', '.join(networks)}."
+        )
     return networks.get(name, next(iter(networks.values())))["model"]

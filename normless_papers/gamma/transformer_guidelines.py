@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from normless_lab.data import default_root
 from normless_lab.plots import ROLE_INKS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check
+from normless_papers.claims import Claim
 from normless_papers.evidence import QUANTITY
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs, evidence_of
 from normless_papers.gamma.decay_comparison import BASELINE, DecayComparison, compared, decay_training
 
@@ -34,7 +34,7 @@ WORTH_NAMING = 0.2
 _BLEU = "BLEU less that with L2 on the weights alone"
 
 
-def translations(context: Context, *, effort: Effort) -> Training:
+def translations(context: Context, *, effort: Effort) -> TrainingSweeps:
     """Declare table 3's sweep: every placement of the norms with each decay policy; axes `norm` and `l2`."""
     axes = {"norm": effort.variants}
     return decay_training(context, effort, "gamma/table-3", axes, TRANSLATION_POLICIES, metric="bleu")
@@ -46,14 +46,14 @@ def classifiers(
     effort: Effort,
     name: str = "gamma/table-4",
     policies: Mapping[str, str] = BERT_POLICIES,
-) -> Training:
+) -> TrainingSweeps:
     """Declare a BERT classifier with each decay policy; a model without brackets is a checkpoint's folder."""
     root = default_root() if context.data_root is None else Path(context.data_root).expanduser()
     model = effort.model if "(" in effort.model else f"{root / effort.model}"
     return decay_training(context, effort, name, {}, policies, model=f"transformers:{model}")
 
 
-def _bleu_checks(comparison: DecayComparison) -> list[Check]:
+def _bleu_checks(comparison: DecayComparison) -> list[Claim]:
     """Check post-norm transformers, the kind that the text cites."""
     return [
         comparison.better(f"L2 on {l2} besides the weights raises BLEU.", l2, norm="post") for l2 in (FIRST, SECOND)
@@ -70,7 +70,7 @@ def bleu_by_gamma(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     )
 
 
-def _accuracy_checks(comparison: DecayComparison) -> list[Check]:
+def _accuracy_checks(comparison: DecayComparison) -> list[Claim]:
     return [comparison.better("L2 on γ_1 and γ_2 besides the weights raises the test accuracy of BERT.", BOTH)]
 
 
@@ -84,7 +84,7 @@ def _of_classifiers(comparison: DecayComparison, title: str, on: tuple[str, ...]
     return comparison.evidence(draw, measured=comparison.printed("accuracy"), on=on)
 
 
-def _both_tasks(context: Context, *, translation_effort: Effort, text_effort: Effort) -> dict[str, Training]:
+def _both_tasks(context: Context, *, translation_effort: Effort, text_effort: Effort) -> dict[str, TrainingSweeps]:
     return {
         "translation": translations(context, effort=translation_effort),
         "classification": classifiers(context, effort=text_effort),
@@ -117,7 +117,7 @@ def decay_gammas_of_blocks(
     )
 
 
-def _guideline_3t_checks(comparison: DecayComparison) -> list[Check]:
+def _guideline_3t_checks(comparison: DecayComparison) -> list[Claim]:
     claim = f"L2 on γ_0 does not help: it gains less than {WORTH_NAMING:g} points of accuracy."
     return [comparison.better(claim, EMBEDDING, wanted=False, by=-WORTH_NAMING)]
 
@@ -132,7 +132,7 @@ def spare_gamma_of_embeddings(context: Context, runs: Runs, *, effort: Effort) -
     return _of_classifiers(compared(runs), "L2 on γ of BERT's embeddings")
 
 
-def _with_last_gamma(context: Context, *, effort: Effort) -> Training:
+def _with_last_gamma(context: Context, *, effort: Effort) -> TrainingSweeps:
     policies = {BASELINE: "weights", OTHER: "weights+other"}
     axes = {"norm": effort.variants}
     return decay_training(context, effort, "gamma/guideline-4t", axes, policies, metric="training_loss")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless.residual import ResidualMap
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import Data, Model, Network, Seeds
+from normless_papers.budgets import Data, Network, NetworkName, Seeds
 from normless_papers.claims import over_draws
 from normless_papers.claims.agreement import observed
 from normless_papers.gamma.analysed_networks import (
@@ -40,7 +40,7 @@ NEXT = "Var[x_{l+1}]"
     basis="measurement",
 )
 def full_accumulation(
-    context: Context, *, model: Model[str], features: Network[int], examples: Seeds[int], draws: Seeds[int]
+    context: Context, *, model: NetworkName[str], features: Network[int], examples: Seeds[int], draws: Seeds[int]
 ) -> Evidence:
     batch = training_batch(context, f"gaussian(image_shape=({features},), train={examples})", examples)
 
@@ -113,7 +113,7 @@ ENLARGED = 2.0
     basis="measurement",
 )
 def half_accumulation(
-    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
+    context: Context, *, model: NetworkName[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
 ) -> Evidence:
     """Measure equations 10 and 11 in networks whose blocks read what the blocks before them made.
 
@@ -208,7 +208,7 @@ def _with_mean(x: Tensor, gamma: Tensor) -> float:
     basis="measurement",
 )
 def reset_of_original_networks(
-    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
+    context: Context, *, model: NetworkName[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
 ) -> Evidence:
     batch = noise_batch(context, side, examples)
     stream, scaled = _by_input(context, model, batch, draws)
@@ -229,7 +229,7 @@ def reset_of_original_networks(
 
 @artefact("gamma/equation-17", basis="measurement")
 def reset_of_pre_activation_networks(
-    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
+    context: Context, *, model: NetworkName[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
 ) -> Evidence:
     batch = noise_batch(context, side, examples)
     stream, scaled = _by_input(context, model, batch, draws)
@@ -252,7 +252,7 @@ def _by_input(context: Context, model: str, batch: MeasuredBatch, draws: int) ->
 
 @artefact("gamma/equation-19", basis="measurement")
 def stem(
-    context: Context, *, model: Model[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
+    context: Context, *, model: NetworkName[str], side: Data[int], examples: Seeds[int], draws: Seeds[int]
 ) -> Evidence:
     batch = noise_batch(context, side, examples)
 

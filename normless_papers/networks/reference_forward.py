@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import PaddedShortcut
-from normless_papers.claims import Check, Estimate, check, over_draws
+from normless_papers.claims import Claim, Estimate, check, over_draws
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, observed, worst_agreement
 from normless_papers.experiments.de_smith import built_wide_resnet
 from normless_papers.networks.seeded_inputs import convert
@@ -162,7 +162,7 @@ class RegularizedFacts:
     agreements: tuple[Agreement, ...]
     shares: Mapping[str, Estimate]
 
-    def checks(self, drops: Mapping[str, float]) -> list[Check]:
+    def checks(self, drops: Mapping[str, float]) -> list[Claim]:
         """Check that the network is as the papers define it, with these drop probabilities."""
         counts = {"layers": self.layers, "with_bias": self.with_bias}
         biased = check("All convolutions and linear layers have a bias.", self.with_bias == self.layers > 0, **counts)
@@ -215,7 +215,7 @@ def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
     return over_draws((outputs == 0).double().mean(1).tolist())
 
 
-def drop_check(name: str, drop: float, share: Estimate) -> Check:
+def drop_check(name: str, drop: float, share: Estimate) -> Claim:
     """Check that the mean share dropped lies within four standard errors of the probability."""
     error = share.deviation / share.n**0.5
     claim = f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors."

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import normless
 from normless.models import build_model
-from normless.probes import preserve_random_state
+from normless.state import preserve_random_state
 from normless_lab.data import Augmentation, load_data
 from normless_papers.kept_scale import without_kept_scale
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from normless_papers.context import Context
 
 
-Model = TypeVar("Model", bound=nn.Module)
+Net = TypeVar("Net", bound=nn.Module)
 
 
-def convert(model: Model, scheme: str, *inputs: Any) -> Model:
+def convert(model: Net, scheme: str, *inputs: Any) -> Net:
     """Convert a network by a scheme as printed."""
     return normless.convert(model, without_kept_scale(scheme), *inputs)
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from normless_lab.process import read_yaml
 from normless_lab.sweeps import RunState
 from normless_papers.budgets import BUDGETS, Budget
-from normless_papers.claims import Check, Verdict, conclusion_of
+from normless_papers.claims import Claim, Verdict, conclusion_of
 from normless_papers.pages.tables import (
     ASPECTS,
     NOTHING,
@@ -29,9 +29,9 @@ from normless_papers.published import PAPERS
 from normless_papers.results.reproduce import laboratory_in
 from normless_papers.results.reproduction import Reproduction, load
 
-Outcome = Literal["contradicted", "reproduced", "not seen here", "not run"]
+HeadlineOutcome = Literal["contradicted", "reproduced", "not seen here", "not run"]
 # In the order of the table: disagreement comes first.
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+OUTCOMES: tuple[HeadlineOutcome, ...] = get_args(HeadlineOutcome)
 _ENDED: Mapping[Verdict, str] = {"fails": "fail", "inconclusive": "are undecided", "holds": "hold"}
 # Smoke decides no headline.
 DECIDING: tuple[Budget, ...] = tuple(budget for budget in BUDGETS if budget != "smoke")
@@ -83,11 +83,11 @@ class Decided:
 
     headline: Headline
     results: Sequence[Reproduction]
-    checks: Sequence[Check]
+    checks: Sequence[Claim]
     missing: Sequence[str]
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> HeadlineOutcome:
         """The verdict by the named checks; a claim of which an artefact is missing is not reproduced."""
         if not self.results:
             return "not run"
@@ -109,7 +109,7 @@ class Decided:
         return any(result.demonstrates for result in self.results)
 
     @property
-    def left_out(self) -> Sequence[Check]:
+    def left_out(self) -> Sequence[Claim]:
         """The checks of its artefacts that it does not name, premises aside."""
         named = {check.claim for check in self.checks}
         others = (check for result in self.results for check in result.checks if check.of != "premise")
@@ -124,7 +124,7 @@ class Decided:
         return next(result.distance.columns for result in self.results if (result.id, result.budget) == place)
 
     @property
-    def deciding(self) -> Check | None:
+    def deciding(self) -> Claim | None:
         """The check whose effect is shown; see `deciding_of`."""
         return deciding_of(self.checks)
 

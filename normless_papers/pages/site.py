@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from normless._version import __version__
+from normless import __version__
 from normless_lab.plots import VERDICT_INKS, css_variables, inline_image, template
 from normless_papers.pages.headline import Decided, decided_in
 from normless_papers.pages.silent import TITLE as SILENT, silences
@@ -42,7 +42,7 @@ BASES = {
 _ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
 
 # An artefact's id and a budget.
-Place = tuple[str, str]
+PageLink = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def papers_of(results: Sequence[Reproduction]) -> list[Paper]:
 
 def render(
     results: Sequence[Reproduction],
-    images: Mapping[Place, str],
+    images: Mapping[PageLink, str],
     headlines: Sequence[Decided] = (),
     front: str = "index.html",
 ) -> dict[str, str]:
@@ -150,7 +150,9 @@ def render(
     return pages
 
 
-def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Mapping[Place, str]) -> dict[str, Any]:
+def _values(
+    results: Sequence[Reproduction], papers: Sequence[Paper], images: Mapping[PageLink, str]
+) -> dict[str, Any]:
     """Return what every page has: the results, and the functions of the template."""
     return {
         "title": TITLE,
@@ -184,7 +186,7 @@ def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Ma
     }
 
 
-def _shown_by(row: Decided, images: Mapping[Place, str]) -> list[Place]:
+def _shown_by(row: Decided, images: Mapping[PageLink, str]) -> list[PageLink]:
     """Return the place of the figure of a headline; none if its results have no figure."""
     return [place for place in row.places if place in images][:1]
 
@@ -207,9 +209,9 @@ def caption_of(result: Reproduction) -> str:
     )
 
 
-def _images(results: Sequence[Reproduction], out: Path) -> dict[Place, Markup]:
+def _images(results: Sequence[Reproduction], out: Path) -> dict[PageLink, Markup]:
     """Return the stored figures as elements of a page."""
-    images: dict[Place, Markup] = {}
+    images: dict[PageLink, Markup] = {}
     for result in results:
         path = folder_of(out, result.id, result.budget) / FIGURE
         if path.exists():
@@ -242,9 +244,9 @@ def _about(results: Sequence[Reproduction]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts.items() if value]
 
 
-def _shared_runs(results: Sequence[Reproduction]) -> dict[Place, list[str]]:
+def _shared_runs(results: Sequence[Reproduction]) -> dict[PageLink, list[str]]:
     """Return the ids of other artefacts that use the same training runs, by artefact and budget."""
-    shared: dict[Place, list[str]] = {}
+    shared: dict[PageLink, list[str]] = {}
     for result in results:
         runs = set(result.runs)
         others = (other.id for other in results if other.id != result.id and not runs.isdisjoint(other.runs))

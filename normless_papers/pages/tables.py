@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from normless_lab.plots import Column, Table
-from normless_papers.claims.checks import Check, Verdict
+from normless_papers.claims.checks import Claim, Verdict
 from normless_papers.results.reproduction import TABLE, Reproduction, plain
 
 # The number of rows shown; the file has all.
@@ -154,7 +154,7 @@ class _Number(float):
         return "unknown" if math.isnan(self) else super().__format__(spec or ".4g")
 
 
-def compared(check: Check) -> str:
+def compared(check: Claim) -> str:
     """Return both sides, the bound, and the difference with its 95 % interval; empty if nothing is compared."""
     names = _kind(check)
     if not names:
@@ -166,7 +166,7 @@ def compared(check: Check) -> str:
     return _WORDS[names].format(**{name: _Number(value) for name, value in numbers.items()} | words, percent=percent)
 
 
-def effect_of(check: Check) -> str:
+def effect_of(check: Claim) -> str:
     """Return the comparison, or all numbers of a check without one."""
     return compared(check) or ", ".join(f"{spoken(name)} {value:.3g}" for name, value in check.numbers.items())
 
@@ -182,12 +182,12 @@ def counted(demonstrations_by_verdict: Mapping[str, Sequence[bool]]) -> str:
     return ", ".join(texts)
 
 
-def deciding_of(checks: Sequence[Check]) -> Check | None:
+def deciding_of(checks: Sequence[Claim]) -> Claim | None:
     """Return the first check that fails, else the first that is undecided, else the first; None without checks."""
     return min(checks, key=lambda check: _ORDER.index(check.verdict), default=None)
 
 
-def found_by(checks: Sequence[Check]) -> str:
+def found_by(checks: Sequence[Claim]) -> str:
     """Return how many checks hold, and the claim of the one that decides unless all do."""
     deciding, holding = deciding_of(checks), sum(check.verdict == "holds" for check in checks)
     found = f"{holding} of {len(checks)} checks hold."
@@ -197,12 +197,12 @@ def found_by(checks: Sequence[Check]) -> str:
     return f"{found} {'Fails' if deciding.verdict == 'fails' else undecided}: {plain_claim(deciding)}"
 
 
-def plain_claim(check: Check) -> str:
+def plain_claim(check: Claim) -> str:
     """Return a check's claim without the remark on the set-up."""
     return check.claim.partition(" Smaller than ")[0].partition(" Not asked")[0]
 
 
-def left_of(check: Check) -> dict[str, float]:
+def left_of(check: Claim) -> dict[str, float]:
     """Return the numbers of a check that `compared` does not state."""
     names = _kind(check)
     stated = {*names, *_INTERVAL} if names else set()
@@ -211,7 +211,7 @@ def left_of(check: Check) -> dict[str, float]:
     return {name: value for name, value in check.numbers.items() if name not in stated}
 
 
-def _kind(check: Check) -> tuple[str, ...]:
+def _kind(check: Claim) -> tuple[str, ...]:
     return next((names for names in _WORDS if check.numbers.keys() >= {*names}), ())
 
 

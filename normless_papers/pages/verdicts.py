@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from normless_papers.claims import BASES, CONCLUSIONS, Aspect
+from normless_papers.claims import BASES, CONCLUSIONS, CheckAspect
 from normless_papers.pages.tables import (
     NOTHING,
     as_text,
@@ -56,7 +56,7 @@ def why_of(result: Reproduction) -> str:
     return found if result.beyond is None else f"{found} Beyond it: {_found(result, 'beyond')}"
 
 
-def _found(result: Reproduction, aspect: Aspect) -> str:
+def _found(result: Reproduction, aspect: CheckAspect) -> str:
     """Return how many checks of an aspect hold, the one that decides, and why a failed one does not contradict."""
     checks = [check for check in result.checks if check.of == aspect]
     found, deciding = found_by(checks), deciding_of(checks)

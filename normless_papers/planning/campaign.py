@@ -27,7 +27,7 @@ from normless_lab.sweeps import (
     LocalExecutor,
     finished_epochs,
 )
-from normless_lab.train._pauses import TimeLimitError
+from normless_lab.train import TimeLimitError
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.budgets import Budget
 from normless_papers.planning.plan import missing_runs
@@ -41,7 +41,7 @@ CHECKPOINTS = "5m"
 
 
 @dataclass(frozen=True)
-class Entry:
+class CampaignEntry:
     """An artefact to carry out at a budget.
 
     Attributes:
@@ -67,7 +67,7 @@ class EntryStatus:
         running: finished epochs and all epochs of each unfinished run that has begun, by a text of its settings.
     """
 
-    entry: Entry
+    entry: CampaignEntry
     result: Reproduction | None
     finished: int = 0
     wanted: int = 0
@@ -75,9 +75,9 @@ class EntryStatus:
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CampaignEntry, ...]:
     """Return the entries of `campaign.yaml`, in order."""
-    return tuple(Entry(**values) for values in read_yaml(Path(__file__).with_suffix(".yaml"))["entries"])
+    return tuple(CampaignEntry(**values) for values in read_yaml(Path(__file__).with_suffix(".yaml"))["entries"])
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Campaign:
 
     out: Path
     data_root: str | None = None
-    entries: tuple[Entry, ...] = field(default_factory=entries)
+    entries: tuple[CampaignEntry, ...] = field(default_factory=entries)
 
     def take_over(self, runs: Path) -> None:
         """Add the rows and measurements of a file of runs that the folder lacks; write the sweeps of the trainings.
@@ -168,7 +168,7 @@ class Campaign:
                 found.append(EntryStatus(entry, None, wanted - len(missing), wanted, running))
         return found
 
-    def _result(self, entry: Entry) -> Reproduction | None:
+    def _result(self, entry: CampaignEntry) -> Reproduction | None:
         """Return the result of an entry; None without one of its settings, or if an error ended it."""
         result = load(self.out, entry.artefact, entry.budget)
         if result is None or result.error:
@@ -176,7 +176,7 @@ class Campaign:
         settings = plain(artefact_of(entry.artefact).settings[entry.budget])
         return result if result.asked["settings"] == settings else None
 
-    def _missing_of(self, entry: Entry, laboratory: Laboratory) -> tuple[dict[str, Attempt], int]:
+    def _missing_of(self, entry: CampaignEntry, laboratory: Laboratory) -> tuple[dict[str, Attempt], int]:
         """Return the missing runs of an entry by hash, and the number of all its runs."""
         context = Context(entry.budget, self.out, data_root=self.data_root)
         missing, wanted = missing_runs(artefact_of(entry.artefact), context, laboratory)
@@ -185,13 +185,13 @@ class Campaign:
             name: Attempt(name, config, laboratory.work, None, options) for name, config in missing.items()
         }, wanted
 
-    def _measurements(self, seconds: float) -> Iterator[Entry]:
+    def _measurements(self, seconds: float) -> Iterator[CampaignEntry]:
         """Yield the measurements without a result that are expected to end in time."""
         for entry in self.entries:
             if not entry.trains and 60 * entry.minutes <= seconds and self._result(entry) is None:
                 yield entry
 
-    def _measured(self, laboratory: Laboratory, entry: Entry) -> Future[str]:
+    def _measured(self, laboratory: Laboratory, entry: CampaignEntry) -> Future[str]:
         """Carry out a measurement in a process of the laboratory; the future has its verdict."""
         return laboratory.submit(measure, entry.artefact, entry.budget, str(self.out), self.data_root)
 

@@ -16,8 +16,7 @@ from typing import Any
 from normless.spec import parse_call
 from normless_lab.process import read_yaml
 from normless_lab.sweeps import Laboratory, RunRow, needed_runs
-from normless_lab.train import Settings
-from normless_lab.train._execution import device_name
+from normless_lab.train import Settings, device_name
 from normless_papers.artefact import Artefact, Budget, Context, artefact_of
 from normless_papers.pages.headline import headlines
 from normless_papers.published import published_as

@@ -27,17 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.probes import (
-    LOSS_LIMIT,
-    Batch,
-    ChannelMoments,
-    Loss,
-    descend,
-    has_diverged,
-    observe,
-    preserve_random_state,
-)
+from normless.probes import LOSS_LIMIT, ChannelMoments, LabelledBatch, Loss, descend, has_diverged, observe
 from normless.residual import ResidualMap
+from normless.state import preserve_random_state
 from normless_papers.probes.network_function import (
     as_function,
     gradients_by,
@@ -94,7 +86,7 @@ class Descent:
 
 def find_divergence(
     model: nn.Module,
-    batches: Iterable[Batch],
+    batches: Iterable[LabelledBatch],
     rate: float,
     optimizer: MakeOptimizer = momentum_sgd,
     *,
@@ -113,9 +105,9 @@ def find_divergence(
         ValueError: the network returns no tensor that can serve as logits.
     """
     losses: list[float] = []
-    latest: list[Batch] = []
+    latest: list[LabelledBatch] = []
 
-    def remembered() -> Iterator[Batch]:
+    def remembered() -> Iterator[LabelledBatch]:
         for batch in batches:
             latest[:] = [*latest[-1:], batch]
             yield batch
@@ -165,7 +157,7 @@ class StableRate:
 
 def largest_stable_rate(
     model: nn.Module,
-    batches: Sequence[Batch],
+    batches: Sequence[LabelledBatch],
     optimizer: MakeOptimizer = momentum_sgd,
     *,
     steps: int | None = None,

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.probes import preserve_state
+from normless.state import preserve_state
 
 # Elements of all Jacobians together: 2 GiB in float64.
 _LARGEST = 2**28

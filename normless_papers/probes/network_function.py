@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from normless.probes import compute_logits, preserve_state
+from normless.probes import compute_logits
 from normless.residual import Layer, ResidualMap, residual_map as find_residual_map
+from normless.state import preserve_state
 
 NetworkFunction = Callable[[Mapping[str, Tensor], Any], Tensor]
 """From parameters by qualified name and inputs to logits; omitted parameters are the network's own."""

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from normless.probes import Loss, preserve_state
+from normless.probes import Loss
+from normless.state import preserve_state
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

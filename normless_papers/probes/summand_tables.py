@@ -30,7 +30,7 @@ from normless.probes import LayerPosition, Setting, Watcher, by_channel, layer_p
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 from normless_lab.plots import Law, Plot
 from normless_papers.probes.network_function import require_known
-from normless_papers.probes.summands import Summands, Sums, UnknownSummandsError, summands_of
+from normless_papers.probes.summands import Summands, SummandTotals, UnknownSummandsError, summands_of
 
 LAYER_COLUMNS = ("order", "layer", "block", "call")
 SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
@@ -311,7 +311,7 @@ class SummandDistribution(SummandTables):
             self.add(layer, columns)
 
 
-def _chosen(sums: Sums, choice: str) -> tuple[int, ...]:
+def _chosen(sums: SummandTotals, choice: str) -> tuple[int, ...]:
     """Return the index of the chosen parameter."""
     sizes = sums.total.abs()
     if choice == "largest":

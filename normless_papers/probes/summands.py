@@ -29,7 +29,7 @@ _CHUNK = 2**19
 
 
 @dataclass(frozen=True)
-class Sums:
+class SummandTotals:
     """Σ_bx |d|, Σ_b |Σ_x d|, Σ_x |Σ_b d| and the gradient Σ_bx d of each parameter, of the weight's shape."""
 
     sum_abs: Tensor
@@ -78,7 +78,7 @@ class Summands:
         return self.x[:, group * self.shape[1] + channel][(slice(None), *read)] * self.gradient[:, out_channel]
 
     @torch.no_grad()
-    def sums(self) -> Sums:
+    def sums(self) -> SummandTotals:
         """Return the four sums of every parameter."""
         size = (prod(self.kernel[:-1]), self.groups, self.shape[0] // self.groups, self.kernel[-1] * self.shape[1])
         total, of_examples, of_positions = self.x.new_zeros((3, *size))
@@ -87,7 +87,7 @@ class Summands:
             of_examples += products.abs_().sum(1)
         for products in self._products(self._by_position()):
             of_positions += products.abs_().sum(1)
-        return Sums(self._sum_abs(), *map(self._of_weight, (of_examples, of_positions, total)))
+        return SummandTotals(self._sum_abs(), *map(self._of_weight, (of_examples, of_positions, total)))
 
     def _sum_abs(self) -> Tensor:
         """Compute Σ_bx |d|, as the gradient of a convolution of some examples at a time."""

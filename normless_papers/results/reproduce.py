@@ -61,22 +61,17 @@ def reproduce(
         UnknownArtefactError: there is no such artefact.
         ResultError: an older result cannot be read, and `again` is false; or the artefact reads no weights.
     """
+    from normless_papers.experiments.effort import of_weights
+
     entry = published_of(id)
     id = entry.id  # noqa: A001 - as above
     older = None if again else load(out, id, budget)
-    asked: dict[str, Any] = {"data": data, "data_root": data_root, "seed": seed}
-    if weights is not None:
-        from normless_papers.experiments.effort import of_weights
-        from normless_papers.gamma.pretrained import digests_of
-
-        if id not in WITH_WEIGHTS:
-            raise ResultError(f"{id} reads no weights of yours; {', '.join(WITH_WEIGHTS)} do.")
-        asked |= {"weights": weights, "files": digests_of(weights)}
+    asked = {"data": data, "data_root": data_root, "seed": seed} | _weights_asked(id, weights)
     started = time.perf_counter()
     try:
         artefact = artefact_of(id)
         settings = artefact.settings if weights is None else of_weights(artefact.settings)
-        asked["settings"] = plain(settings[budget])
+        asked |= {"settings": plain(settings[budget])}
         if older is not None and not older.error and older.asked == asked:
             return older
         with (
@@ -94,6 +89,17 @@ def reproduce(
     result = replace(result, entry=other, seconds=seconds, provenance=provenance())
     save(result, axes, out)
     return result
+
+
+def _weights_asked(id: str, weights: str | None) -> dict[str, Any]:  # noqa: A002 - as above
+    """Return what a result notes of the person's weights: where they are, and the digests of their files."""
+    from normless_papers.gamma.pretrained import digests_of
+
+    if weights is None:
+        return {}
+    if id not in WITH_WEIGHTS:
+        raise ResultError(f"{id} reads no weights of yours; {', '.join(WITH_WEIGHTS)} do.")
+    return {"weights": weights, "files": digests_of(weights)}
 
 
 def laboratory_in(

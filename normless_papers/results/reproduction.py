@@ -16,7 +16,7 @@ from normless.errors import NormlessError
 from normless.saving import digest_of, digest_of_values, inside, replaced, write_csv
 from normless.spec import jsonable
 from normless_papers.budgets import BUDGETS, Budget
-from normless_papers.claims import Aspect, Basis, Check, Conclusion, conclusion_of, obstacle_of
+from normless_papers.claims import Basis, CheckAspect, Claim, Conclusion, conclusion_of, obstacle_of
 from normless_papers.distance import Distance
 from normless_papers.evidence import beside
 from normless_papers.published import Published, published, published_as
@@ -53,7 +53,7 @@ class Reproduction:
     basis: Basis | Literal[""] = ""
     measured: pd.DataFrame = field(default_factory=pd.DataFrame)
     on: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Claim, ...] = ()
     distance: Distance = field(default_factory=lambda: Distance(of_same_kind=False, known=False))
     setup: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Reproduction:
         others = {"numbers": self.number if self.shape else None, "beyond it": self.beyond}
         return ", ".join([self.verdict, *(f"{name} {own}" for name, own in others.items() if own)])
 
-    def _conclusion(self, aspect: Aspect) -> Conclusion | None:
+    def _conclusion(self, aspect: CheckAspect) -> Conclusion | None:
         return conclusion_of(self.checks, aspect, decisive=not self.obstacle, basis=self.basis)
 
     @property
@@ -148,10 +148,10 @@ class Reproduction:
             raise ResultError(f"it lacks {error}, or this version of normless does not know it") from error
 
 
-def _checks(rows: Any) -> tuple[Check, ...]:
+def _checks(rows: Any) -> tuple[Claim, ...]:
     nan = math.nan
     numbers = [{name: nan if own is None else float(own) for name, own in row["numbers"].items()} for row in rows]
-    return tuple(Check(row["claim"], row["verdict"], own, row["of"]) for row, own in zip(rows, numbers, strict=True))
+    return tuple(Claim(row["claim"], row["verdict"], own, row["of"]) for row, own in zip(rows, numbers, strict=True))
 
 
 def plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from normless.residual import ResidualBlock
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network, Seeds
-from normless_papers.claims import Check, Estimate, beyond, larger, near, over_draws
+from normless_papers.claims import Claim, Estimate, beyond, larger, near, over_draws
 from normless_papers.networks.seeded_inputs import seeded
 
 Values = npt.NDArray[np.float64]
@@ -164,13 +164,13 @@ LARGE_BATCH = 64
 _RELATIVE = 0.05
 
 
-def _statistics_checks(facts: Mapping[int, tuple[Estimate, Estimate, Estimate]]) -> list[Check]:
+def _statistics_checks(facts: Mapping[int, tuple[Estimate, Estimate, Estimate]]) -> list[Claim]:
     """Check μ², σ² and their sum by batch size, divided by l and averaged over channels and blocks, over draws.
 
     Below `LARGE_BATCH` the printed term of μ² in 1/b is beyond the appendix, which is about b ≫ 1.
     """
 
-    def close_to(claim: str, measured: Estimate, value: float) -> Check:
+    def close_to(claim: str, measured: Estimate, value: float) -> Claim:
         claim = f"Batch size {batch}: {claim}, to {100 * _RELATIVE:g} %."
         return near(claim, measured, value, _RELATIVE * value)
 

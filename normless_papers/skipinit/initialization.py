@@ -16,8 +16,8 @@ from normless.nn import ResidualSum, initialize
 from normless.probes import probe
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Network, Seeds
-from normless_papers.claims import Check, check, close, near, over_draws
+from normless_papers.budgets import DataName, Network, Seeds
+from normless_papers.claims import Claim, check, close, near, over_draws
 from normless_papers.networks.seeded_inputs import convert, seeded, training_batch
 from normless_papers.plots import GROWTH
 
@@ -77,7 +77,7 @@ LAWS = {
 }
 
 
-def _figure_2_checks(tables: Mapping[str, Sequence[pd.DataFrame]]) -> list[Check]:
+def _figure_2_checks(tables: Mapping[str, Sequence[pd.DataFrame]]) -> list[Claim]:
     """Check the signal tables of the draws of each network."""
     return [*_doubling(tables["a"][0]), *_linear(tables["b"][0]), *_convolutional(tables["c"])]
 
@@ -93,7 +93,7 @@ def figure_2(
     images: Seeds[int],
     conv_width: int,
     draws: Seeds[int],
-    data: DataSet[str],
+    data: DataName[str],
 ) -> Evidence:
     examples = training_batch(context, data, images)
     with seeded(context.seed):
@@ -127,11 +127,11 @@ def _chosen(table: pd.DataFrame) -> pd.DataFrame:
     return table.loc[table["block"].isin(blocks), ["block", *names]]
 
 
-def _near(claim: str, measured: float, expected: float, what: str = "on average") -> Check:
+def _near(claim: str, measured: float, expected: float, what: str = "on average") -> Claim:
     return close(f"{claim}, to 5 % {what}.", measured, expected, relative=0.05)
 
 
-def _doubling(table: pd.DataFrame) -> list[Check]:
+def _doubling(table: pd.DataFrame) -> list[Claim]:
     last = len(table) - 1
     growth = {
         side: (table[f"{side}_variance"].iloc[last] / table[f"{side}_variance"].iloc[0]) ** (1 / last)
@@ -144,7 +144,7 @@ def _doubling(table: pd.DataFrame) -> list[Check]:
     ]
 
 
-def _linear(table: pd.DataFrame) -> list[Check]:
+def _linear(table: pd.DataFrame) -> list[Claim]:
     skip, branch, variance = table["skip_variance"], table["branch_variance"], table["norm_variance"]
     worst, shares = float((variance / skip - 1).abs().max()), table["norm_mean_square"] / skip
     slope = slope_through_zero(table["block"], skip)
@@ -158,7 +158,7 @@ def _linear(table: pd.DataFrame) -> list[Check]:
     ]
 
 
-def _convolutional(draws: Sequence[pd.DataFrame]) -> list[Check]:
+def _convolutional(draws: Sequence[pd.DataFrame]) -> list[Claim]:
     """Check appendix C's sentences on figure 2(c), the moving mean "grows proportional to the depth", over draws."""
     shares = [table["norm_variance"] / table["skip_variance"] for table in draws]
     smaller = "(c) In every block of every draw the mean moving variance is smaller than the skip path's variance."
@@ -176,7 +176,7 @@ def _convolutional(draws: Sequence[pd.DataFrame]) -> list[Check]:
     ]
 
 
-def _proportional(what: str, draws: Sequence[tuple[pd.Series, pd.Series]]) -> Check:
+def _proportional(what: str, draws: Sequence[tuple[pd.Series, pd.Series]]) -> Claim:
     """Check that a quantity grows as the block's number, which the exponent of its growth tells from others."""
     exponents = over_draws([np.polyfit(np.log(block), np.log(value), 1)[0] for block, value in draws])
     return near(f"{what} grows in proportion to depth: as its power 1, to 0.2.", exponents, 1, 0.2)
@@ -201,7 +201,7 @@ def _three_panels(tables: dict[str, pd.DataFrame]) -> Axes:
     return panels[0]
 
 
-def _figure_5_checks(facts: tuple[pd.DataFrame, int]) -> list[Check]:
+def _figure_5_checks(facts: tuple[pd.DataFrame, int]) -> list[Claim]:
     """Check the signal table of one draw of a network, given its width."""
     (table, width), checks = facts, []
     for quantity, factor in LAWS.items():

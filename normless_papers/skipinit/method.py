@@ -15,7 +15,7 @@ from normless import residual_map
 from normless.models import build_model
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Data, Network, Seeds
-from normless_papers.claims import Check, Estimate, check, larger
+from normless_papers.claims import Claim, Estimate, check, larger
 from normless_papers.claims.agreement import (
     ROUNDING,
     Agreement,
@@ -35,7 +35,7 @@ from normless_papers.experiments.de_smith import (
     scheme_of,
 )
 from normless_papers.experiments.de_smith_claims import compared
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.networks.reference_forward import (
     blocks_at_start,
@@ -53,7 +53,7 @@ STARTS = {"0": "skipinit_alpha_0", "1/sqrt(L)": "skipinit_alpha_inv_sqrt_d", "1"
 UNTRAINABLE, DEEPEST = 100, 1000
 
 
-def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparison]) -> list[Check]:
+def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparison]) -> list[Claim]:
     """Check the numbers of norms before and after the conversion, the agreements with formulas, and the runs."""
     (before, after), agreements, runs = facts
     trains = [
@@ -134,7 +134,7 @@ BIASED, PLAIN = "regularized_skipinit_scalar_bias", "regularized_skipinit"
 _Algorithm = tuple[int, tuple[int, ...], tuple[Agreement, ...]]
 
 
-def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -> list[Check]:
+def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -> list[Claim]:
     """Check `_algorithm`, and the optimal accuracies by method at the smallest batch size of the runs."""
     (blocks, biases, agreements), size, top1 = facts
     claim = f"With it there is no gap to Fixup at batch size {size}: it is less than half a point below."
@@ -146,7 +146,7 @@ def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -
     ]
 
 
-def _at_smallest_batch(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> Training:
+def _at_smallest_batch(context: Context, *, side: int, batch_sizes: Sequence[int], effort: Effort) -> TrainingSweeps:
     return on_imagenet(context, methods=METHODS, batch_sizes=batch_sizes[:1], model=RESNET_V1, effort=effort)
 
 

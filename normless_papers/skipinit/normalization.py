@@ -11,13 +11,13 @@ from normless.models import wide_resnet
 from normless.nn import GhostBatchNorm2d
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Data, Network
-from normless_papers.claims import Check, check
+from normless_papers.claims import Claim, check
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
 from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.plots import AGREEMENT
 
 
-def _definition_checks(facts: tuple[Sequence[Agreement], float]) -> list[Check]:
+def _definition_checks(facts: tuple[Sequence[Agreement], float]) -> list[Claim]:
     """Check the layers against the formula, and how an example's output depends on its batch in training mode."""
     agreements, dependence = facts
     depends = "In training mode the same examples have other outputs in another batch, by more than 0.001."

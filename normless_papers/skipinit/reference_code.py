@@ -13,7 +13,7 @@ from normless import residual_map
 from normless.models import resnet_v2
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Data, Seeds
-from normless_papers.claims import Check, decided, stated
+from normless_papers.claims import Claim, decided, stated
 from normless_papers.claims.agreement import (
     ROUNDING,
     Agreement,
@@ -38,7 +38,7 @@ BLOCKS = [block for group in GROUPS for block in group]
 KEEP = 0.8
 
 
-def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[Check]:
+def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[Claim]:
     """Check the structure of the network that was built, and its computations against the code's.
 
     Structure: `parameters`, their number; `multipliers`, the initial scalars; `groups`, the blocks of each; `sizes`,

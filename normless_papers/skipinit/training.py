@@ -11,18 +11,18 @@ from matplotlib.axes import Axes
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network
-from normless_papers.claims import Check, larger
+from normless_papers.claims import Claim, larger
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.de_smith import ACCURACY, over_batch_sizes, register, wide_resnet_text
 from normless_papers.experiments.de_smith_claims import BEST_BATCH, DeclaredComparison, compared
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 
 GHOST = 32
 GHOST_BATCHES, WHOLE_BATCHES = f"batch-size-{GHOST}", "batch-size-whole"
 
 
-def _ghost_batch_size(facts: tuple[DeclaredComparison, DeclaredComparison]) -> list[Check]:
+def _ghost_batch_size(facts: tuple[DeclaredComparison, DeclaredComparison]) -> list[Claim]:
     """Check batch norm over batch sizes, with statistics of the whole batch and of ghost batches."""
     whole, ghost = facts
     largest = whole.sizes[-1]
@@ -44,7 +44,7 @@ def _ghost_batch_size(facts: tuple[DeclaredComparison, DeclaredComparison]) -> l
 
 def _whole_and_ghost(
     context: Context, *, batch_sizes: Sequence[int], depth: int, width: int, effort: Effort
-) -> dict[str, Training]:
+) -> dict[str, TrainingSweeps]:
     model = wide_resnet_text(depth, width)
     return {
         name: over_batch_sizes(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from normless.extras import import_extra
-from normless.probes import running
+from normless.state import running
 from normless_papers.text.tokens import SPECIAL_TOKENS
 from normless_papers.text.translation_batches import SetName, TranslationData
 

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 
 from normless.probes import Setting, Watcher, map_tensors
 from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless_papers.probes import last_stem_layer
-from normless_papers.probes.network_function import as_function, map_of
+from normless_papers.probes.network_function import as_function, last_stem_layer, map_of
 
-Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
+ParameterPlace = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "trunk", "head"]
 
 INPUT_COLUMNS = ("factor", "output_norm", "relative_error", "homogeneous")
 SET_COLUMNS = ("set", "place", "block", "layers", "parameters", "output_norm", "relative_error", "homogeneous")
@@ -44,7 +43,7 @@ class ParameterSet:
     outside blocks.
     """
 
-    place: Place
+    place: ParameterPlace
     block: str
     layers: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -128,7 +127,7 @@ def homogeneous_sets(
     return pd.DataFrame(rows, columns=list(SET_COLUMNS))
 
 
-def _single_layers(layers: Iterable[Layer], place: Place, block: str = "") -> Iterator[ParameterSet]:
+def _single_layers(layers: Iterable[Layer], place: ParameterPlace, block: str = "") -> Iterator[ParameterSet]:
     """Yield each weight layer as a set."""
     for layer in _weight_layers(layers):
         yield ParameterSet(place, block, (layer.path,), _scaling(layer))

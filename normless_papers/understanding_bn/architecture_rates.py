@@ -17,10 +17,10 @@ from normless.nn import AlternatingBatchNorm2d
 from normless.spec import parse_call
 from normless_lab.plots import Ink, Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Seeds
+from normless_papers.budgets import DataName, Seeds
 from normless_papers.claims import (
     UNKNOWN,
-    Check,
+    Claim,
     Estimate,
     Tests,
     asked_at_scale,
@@ -32,13 +32,13 @@ from normless_papers.claims import (
     quantity_table,
 )
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.pages.tables import spoken
-from normless_papers.probes import find_divergence, largest_stable_rate
+from normless_papers.probes.divergence import find_divergence, largest_stable_rate
 from normless_papers.published import published_as
-from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
+from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, MeasuredDraws, decades
 from normless_papers.understanding_bn.rate_search import SCHEMES, RateSearch
 
 AXIS = "architecture"
@@ -55,7 +55,7 @@ SHALLOW, MIDDLE, UNNORMALIZED, WARM, ALTERNATING, NORMALIZED = ARCHITECTURES
 _INKS: dict[str, Ink] = {spoken(name): series_ink(place) for place, name in enumerate(ARCHITECTURES)}
 
 
-def _trained(context: Context, *, effort: Effort, names: Sequence[str]) -> Training:
+def _trained(context: Context, *, effort: Effort, names: Sequence[str]) -> TrainingSweeps:
     """Declare architectures at every rate of the effort, for the paper's first number of epochs."""
     axis = {name: {**effort.variants.get(name, {}), "scheme": SCHEMES[ARCHITECTURES[name]]} for name in names}
     if WARM in axis:
@@ -63,7 +63,7 @@ def _trained(context: Context, *, effort: Effort, names: Sequence[str]) -> Train
     return effort.training(context, effort.sweep(context, "highest rates", {AXIS: axis}))
 
 
-def _is_printed(search: RateSearch, name: str) -> Check:
+def _is_printed(search: RateSearch, name: str) -> Claim:
     """Check an architecture's highest rate against table 3, or section 2 for networks without normalization."""
     printed = {UNNORMALIZED: 1e-4} | {row[AXIS]: row["lr"] for row in published_as("understanding-bn/table-3").rows}
     claim = f"The highest rate of {spoken(name)} is {printed[name]:g}."
@@ -74,7 +74,7 @@ def _draw(search: RateSearch) -> Axes:
     return search.draw("Rates that architectures train at", _INKS, spoken)
 
 
-def _table_3(search: RateSearch) -> list[Check]:
+def _table_3(search: RateSearch) -> list[Claim]:
     return [
         *(_is_printed(search, name) for name in ARCHITECTURES if name != NORMALIZED),
         search.above("The substitute of 32 layers tolerates a larger rate than that of 56", SHALLOW, MIDDLE),
@@ -106,7 +106,7 @@ def highest_rates(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     )
 
 
-def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Check]:
+def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Claim]:
     """Check the runs, the prescribed rate of warm starts, and the training rates of their first epochs."""
     search, prescribed, first = facts
     numbers = {"smallest": min(first, default=math.nan), "largest": max(first, default=math.nan)}
@@ -147,7 +147,7 @@ def warm_start(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     )
 
 
-def _alternating_normalization(facts: tuple[RateSearch, Sequence[Agreement]]) -> list[Check]:
+def _alternating_normalization(facts: tuple[RateSearch, Sequence[Agreement]]) -> list[Claim]:
     """Check the runs, and the layer of the alternating scheme against its formula."""
     search, alternation = facts
     return [
@@ -193,7 +193,7 @@ def _alternation(context: Context) -> list[Agreement]:
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-def _begun(facts: Measured) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _begun(facts: MeasuredDraws) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the draws without batch norm whose first loss is not above the limit, and all with it."""
     without, with_norm = facts.both
     return without[without["smallest_diverging"] > 0], with_norm
@@ -205,7 +205,7 @@ def _ratio(without: pd.DataFrame, with_norm: pd.DataFrame) -> Estimate:
     return decades(ratios) if len(ratios) else UNKNOWN
 
 
-def _maximal_learning_rate(facts: Measured) -> Tests:
+def _maximal_learning_rate(facts: MeasuredDraws) -> Tests:
     without, with_norm = _begun(facts)
     ratio = _ratio(without, with_norm)
     published = {
@@ -227,7 +227,7 @@ def _maximal_learning_rate(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/maximal-learning-rate", basis="measurement", checks=_maximal_learning_rate)
 def maximal_learning_rate(
-    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], minibatches: Seeds[int]
+    context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int], minibatches: Seeds[int]
 ) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches)
     searched = cache(_searched)
@@ -241,7 +241,7 @@ def maximal_learning_rate(
     )
 
 
-def _stable_rates(facts: Measured) -> dict[str, Estimate | float]:
+def _stable_rates(facts: MeasuredDraws) -> dict[str, Estimate | float]:
     without, with_norm = _begun(facts)
     return {
         "does_not_diverge": gmean(with_norm["largest"]),

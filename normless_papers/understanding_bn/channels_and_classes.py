@@ -12,17 +12,19 @@ from torch import Tensor, nn
 from normless.probes import agreement
 from normless_lab.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Seeds
+from normless_papers.budgets import DataName, Seeds
 from normless_papers.claims import Tests, decided, in_all, lies_within
 from normless_papers.plots import GRADIENT_BY_CLASS
-from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table, for_each_class
+from normless_papers.probes import ChannelContributions
+from normless_papers.probes.channels import channel_gradient_spread, dominance_table
+from normless_papers.probes.class_gradients import for_each_class
 from normless_papers.understanding_bn.initializations import (
     INKS,
     READING_LAYERS,
     WEIGHT_52,
     Draw,
     Initializations,
-    Measured,
+    MeasuredDraws,
     class_pass_of,
     decades,
     pass_of,
@@ -32,7 +34,7 @@ _EARLY, _LATE = (2, 10), (95, 108)
 
 
 @artefact("understanding-bn/figure-7", basis="measurement")
-def channel_pairs(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def channel_pairs(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
     return setting.evidence(
@@ -49,7 +51,7 @@ def channel_pairs(context: Context, *, data: DataSet[str], batch_size: int, draw
 
 
 @artefact("understanding-bn/figure-19", basis="measurement")
-def channel_gradients(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def channel_gradients(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def spread(draw: Draw) -> pd.DataFrame:
@@ -69,7 +71,7 @@ def channel_gradients(context: Context, *, data: DataSet[str], batch_size: int, 
 
 
 @artefact("understanding-bn/dominating-channels", basis="measurement")
-def dominating_channels(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def dominating_channels(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
@@ -111,7 +113,7 @@ _SUM_ROUNDING = 1e-9
 
 
 @artefact("understanding-bn/figure-4", basis="measurement")
-def favoured_class(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def favoured_class(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
@@ -143,7 +145,7 @@ def _predicted(dominant: pd.DataFrame) -> Tests:
 
 
 @artefact("understanding-bn/figure-20", basis="measurement")
-def elements_of_classes(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def elements_of_classes(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def dominance(draw: Draw) -> pd.DataFrame:
@@ -167,7 +169,7 @@ def elements_of_classes(context: Context, *, data: DataSet[str], batch_size: int
     )
 
 
-def _gradient_of_classes(facts: Measured) -> Tests:
+def _gradient_of_classes(facts: MeasuredDraws) -> Tests:
     rows = facts.by_draw(batch_norm=False).reset_index()
     by_draw = rows.groupby("draw")["mean_abs"]
     ratio = by_draw.max() / ((by_draw.sum() - by_draw.max()) / (by_draw.count() - 1))
@@ -179,7 +181,7 @@ def _gradient_of_classes(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/figure-21", basis="measurement", checks=_gradient_of_classes)
-def gradient_of_classes(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def gradient_of_classes(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw)["sizes"],
@@ -190,7 +192,7 @@ def gradient_of_classes(context: Context, *, data: DataSet[str], batch_size: int
     )
 
 
-def _class_wise_mask(facts: Measured) -> Tests:
+def _class_wise_mask(facts: MeasuredDraws) -> Tests:
     return {
         f"The gradients of all classes sum to autograd's, {name} batch norm, for every parameter and draw, to "
         f"{_SUM_ROUNDING:g} of its largest element.": decided(
@@ -203,7 +205,7 @@ def _class_wise_mask(facts: Measured) -> Tests:
 
 
 @artefact("understanding-bn/class-wise-mask", basis="formula", checks=_class_wise_mask)
-def masked_gradients(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def masked_gradients(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from normless.nn import PartialBatchNorm2d
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import Data, DataSet, Network, Seeds
+from normless_papers.budgets import Data, DataName, Network, Seeds
 from normless_papers.claims import Tests, decided
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
-from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
+from normless_papers.probes.sgd_noise import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
 from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.rate_search import SUBSETS, in_symbols
 
@@ -145,7 +145,7 @@ def _equation_2(facts: tuple[pd.DataFrame, pd.DataFrame, int, int]) -> Tests:
 def step_noise(
     context: Context,
     *,
-    data: DataSet[str],
+    data: DataName[str],
     depth: Network[int],
     examples: Seeds[int],
     batch_sizes: Sequence[int],

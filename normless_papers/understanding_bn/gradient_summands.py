@@ -14,14 +14,15 @@ from matplotlib.axes import Axes
 from normless.probes import observe
 from normless_lab.plots import Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Network, Seeds
+from normless_papers.budgets import DataName, Network, Seeds
 from normless_papers.claims import Tests, decided
 from normless_papers.plots import SUMS_OF_PARAMETERS
-from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
+from normless_papers.probes import ParameterGradients
+from normless_papers.probes.summand_tables import gradient_alignment_table, summand_statistics
 from normless_papers.understanding_bn.initializations import (
     Draw,
     Initializations,
-    Measured,
+    MeasuredDraws,
     conv_path,
     pass_of,
 )
@@ -31,7 +32,7 @@ SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
 _ROUNDING = 1e-9
 
 
-def _summand_identity(facts: Measured) -> Tests:
+def _summand_identity(facts: MeasuredDraws) -> Tests:
     measured = facts.table
     return {
         f"Σ d over examples and positions is autograd's gradient of every kernel parameter, to {_ROUNDING:g} of "
@@ -50,7 +51,7 @@ def _summand_identity(facts: Measured) -> Tests:
 
 @artefact("understanding-bn/equation-4", basis="formula", checks=_summand_identity)
 def summand_identity(
-    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], layers: Network[Sequence[int]]
+    context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int], layers: Network[Sequence[int]]
 ) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
@@ -92,7 +93,7 @@ def _table_of_sums(name: str, layers: Sequence[int]) -> None:
     """Register table 1 or 4: geometric means over draws of the four sums of some layers."""
 
     @artefact(f"understanding-bn/{name}", basis="measurement")
-    def measure(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+    def measure(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
         setting = Initializations(context, data, batch_size, draws)
         drawn = setting.measured(lambda draw: pass_of(draw)["sums"].loc[lambda sums: sums["order"].isin(layers)])
         logarithms = drawn.assign(factor=drawn["sum_abs"] / drawn["abs_sum"])
@@ -107,7 +108,7 @@ def _table_of_sums(name: str, layers: Sequence[int]) -> None:
         first = drawn[drawn["draw"] == 0]
         return setting.evidence_of(
             means,
-            Measured(drawn, setting.fewer, setting.reduction),
+            MeasuredDraws(drawn, setting.fewer, setting.reduction),
             draw=lambda: draw_sums(first, layers),
             on=("layer", "batch_norm"),
             layers=list(layers),
@@ -142,7 +143,7 @@ def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
 
 @artefact("understanding-bn/figure-18", basis="measurement")
 def gradient_and_channel_mean(
-    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], minibatches: Seeds[int]
+    context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int], minibatches: Seeds[int]
 ) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches)
     columns = ["mean_correlation", "dead_gradient", "live_gradient"]
@@ -178,7 +179,7 @@ def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
 
 
 @artefact("understanding-bn/figure-22", basis="measurement")
-def summands_of_a_parameter(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def summands_of_a_parameter(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
@@ -190,7 +191,7 @@ def summands_of_a_parameter(context: Context, *, data: DataSet[str], batch_size:
 
 
 @artefact("understanding-bn/figure-23", basis="measurement")
-def gradients_on_a_line(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def gradients_on_a_line(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def alignment(draw: Draw) -> pd.DataFrame:

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Seeds
+from normless_papers.budgets import DataName, Seeds
 from normless_papers.claims import Estimate, over_draws
-from normless_papers.probes import peak_counts
+from normless_papers.probes.histograms import peak_counts
 from normless_papers.understanding_bn.initializations import (
     HISTOGRAM_CHANNELS,
     HISTOGRAM_LAYERS,
@@ -18,7 +18,7 @@ from normless_papers.understanding_bn.initializations import (
     WEIGHT_55,
     Draw,
     Initializations,
-    Measured,
+    MeasuredDraws,
     decades,
     pass_of,
 )
@@ -29,14 +29,14 @@ _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 
 
 @artefact("understanding-bn/figure-2", basis="measurement")
-def gradients_of_layer_55(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def gradients_of_layer_55(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
 
     def sizes(draw: Draw) -> pd.DataFrame:
         gradients = pass_of(draw)["gradients"]
         return gradients[gradients["parameter"] == WEIGHT_55]
 
-    def quantities(facts: Measured) -> dict[str, Estimate | float]:
+    def quantities(facts: MeasuredDraws) -> dict[str, Estimate | float]:
         without, with_norm = facts.both
         ratio = without["mean_abs"] / with_norm["mean_abs"]
         return {
@@ -64,7 +64,7 @@ def _histogram(draw: Draw, axes: Axes, title: str) -> None:
 
 
 @artefact("understanding-bn/figure-3", basis="measurement")
-def moments_against_depth(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+def moments_against_depth(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _fits(pass_of(draw)["moments"]),
@@ -75,7 +75,7 @@ def moments_against_depth(context: Context, *, data: DataSet[str], batch_size: i
     )
 
 
-def _growth(facts: Measured) -> dict[str, Estimate | float]:
+def _growth(facts: MeasuredDraws) -> dict[str, Estimate | float]:
     """Return the published scale, and the growth of each moment over layers."""
     without, with_norm = facts.both
     quantities: dict[str, Estimate | float] = {
@@ -129,7 +129,7 @@ def _figure_of_activations(name: str, *, batch_norm: bool) -> None:
     """Register figure 13, without batch norm, or figure 14, with it."""
 
     @artefact(f"understanding-bn/{name}", basis="measurement")
-    def measure(context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int]) -> Evidence:
+    def measure(context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int]) -> Evidence:
         setting = Initializations(context, data, batch_size, draws)
         return setting.evidence(
             _channels,

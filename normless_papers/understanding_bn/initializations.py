@@ -20,10 +20,11 @@ from normless_lab.data import ImageData, load_data
 from normless_lab.plots import new_panels
 from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import Check, Estimate, quantity_table, replicates
-from normless_papers.claims.declared import Row, by_draw
+from normless_papers.claims import Claim, Estimate, quantity_table, replicates
+from normless_papers.claims.declared import DrawRow, by_draw
 from normless_papers.evidence import QUANTITY
 from normless_papers.networks.seeded_inputs import convert, seeded
+from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
 """The schemes without batch norm and with it, both with Xavier's weights."""
@@ -98,12 +99,12 @@ class Initializations:
         measure: Callable[[Draw], pd.DataFrame],
         *remarks: str,
         draw: Callable[[], Axes],
-        quantities: Callable[[Measured], Mapping[str, Estimate | float]] | None = None,
+        quantities: Callable[[MeasuredDraws], Mapping[str, Estimate | float]] | None = None,
         batch_norm: tuple[bool, ...] = (False, True),
         **setup: Any,
     ) -> Evidence:
         """Return evidence whose facts are a table of every draw, which is also measured without `quantities`."""
-        facts = Measured(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
+        facts = MeasuredDraws(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
         measured = facts.table if quantities is None else quantity_table(quantities(facts))
         return self.evidence_of(measured, facts, *remarks, draw=draw, **setup)
 
@@ -197,7 +198,7 @@ def _loaded(name: str, root: str | None) -> ImageData:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDraws:
     """The facts of checks: the table of every draw, and what is smaller than the paper's set-up."""
 
     table: pd.DataFrame
@@ -208,7 +209,7 @@ class Measured:
         """Return the rows of one kind of network, indexed by draw."""
         return self.table[self.table["batch_norm"] == batch_norm].set_index("draw")
 
-    def claimed(self, row: Row) -> list[Check]:
+    def claimed(self, row: DrawRow) -> list[Claim]:
         """Return the check of a declared claim."""
         return by_draw(row, self)
 
@@ -248,17 +249,17 @@ WEIGHT_55, WEIGHT_52 = (f"{conv_path(layer)}.weight" for layer in (55, 52))
 # Both kinds of network, in more draws than any budget has.
 _MOST: Final = 64
 
-Pass: TypeAlias = Mapping[str, pd.DataFrame]
+PassTables: TypeAlias = Mapping[str, pd.DataFrame]
 """Tables by name."""
 
-_passes: dict[Hashable, Pass] = {}
+_passes: dict[Hashable, PassTables] = {}
 
 
-def _once(measure: Callable[[Draw], Pass]) -> Callable[[Draw], Pass]:
+def _once(measure: Callable[[Draw], PassTables]) -> Callable[[Draw], PassTables]:
     """Cache a pass by draw, since most artefacts use the same networks; the oldest results are dropped at a limit."""
 
     @wraps(measure)
-    def measured(draw: Draw) -> Pass:
+    def measured(draw: Draw) -> PassTables:
         key = (measure.__name__, draw.key)
         if key not in _passes:
             while len(_passes) >= 2 * _MOST:
@@ -270,7 +271,7 @@ def _once(measure: Callable[[Draw], Pass]) -> Callable[[Draw], Pass]:
 
 
 @_once
-def pass_of(draw: Draw) -> Pass:
+def pass_of(draw: Draw) -> PassTables:
     """Observe one pass on the first minibatch of a draw; return the watchers' tables by name."""
 
     def paths(layers: tuple[int, ...]) -> list[str]:
@@ -296,12 +297,12 @@ def pass_of(draw: Draw) -> Pass:
 
 
 @_once
-def class_pass_of(draw: Draw) -> Pass:
+def class_pass_of(draw: Draw) -> PassTables:
     """Measure the gradients of the kernel of layer 52 by class, with all other classes' logit gradients at zero.
 
     Tables: `sizes`, a row per class with `class`, `mean_abs`, `share` and `predicted_share`; `elements`, a row per
     class and element with `class`, `element` and `gradient`.
     """
     batch = (draw.model, draw.inputs, draw.targets)
-    sizes = probes.classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
-    return {"sizes": sizes, "elements": probes.classwise_elements(*batch, WEIGHT_52)}
+    sizes = classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
+    return {"sizes": sizes, "elements": classwise_elements(*batch, WEIGHT_52)}

@@ -17,7 +17,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Test, Tests, decided, equals, exceeds, in_all
 from normless_papers.networks.seeded_inputs import seeded
-from normless_papers.probes import jacobian_spectrum
+from normless_papers.probes.jacobian import jacobian_spectrum
 from normless_papers.theory.fuss_catalan import density_table, support_edge
 from normless_papers.theory.singular_values import (
     Entries,

@@ -18,7 +18,7 @@ from normless_lab.plots import Ink, accuracy_against_epoch, accuracy_against_rat
 from normless_lab.train import step
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
-    Check,
+    Claim,
     Estimate,
     Tests,
     asked_at_scale,
@@ -34,7 +34,7 @@ from normless_papers.claims import (
 )
 from normless_papers.claims.training import best_accuracy, runs_do_not_train
 from normless_papers.evidence import with_quantities
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs, chosen, estimate
 
 # "For initialization, we use the Xavier-scheme [10]" (appendix B), with norms and without.
@@ -119,7 +119,7 @@ def highest_decade(runs: pd.DataFrame) -> Estimate:
     return _by_seed(runs, highest_achievable_rate)
 
 
-def is_rate(claim: str, measured: float, expected: float) -> Check:
+def is_rate(claim: str, measured: float, expected: float) -> Claim:
     """Check that two learning rates are equal; undecided if one of them is unknown."""
     known = not (math.isnan(measured) or math.isnan(expected))
     return check(claim, math.isclose(measured, expected) if known else None, measured=measured, expected=expected)
@@ -154,12 +154,12 @@ class RateSearch:
         runs = self.of(name)
         return runs.iloc[:0] if self.highest(name) == 0 else chosen(runs, rate=best_rate(runs))
 
-    def above(self, claim: str, higher: str, lower: str) -> Check:
+    def above(self, claim: str, higher: str, lower: str) -> Claim:
         """Check that the highest rate of one network is above another's."""
         decades = (replace(highest_decade(self.of(name)), name=name) for name in (higher, lower))
         return larger(f"{claim} (log₁₀ of the rates).", *decades)
 
-    def is_printed(self, claim: str, measured: float, printed: float) -> Check:
+    def is_printed(self, claim: str, measured: float, printed: float) -> Claim:
         """Check that a rate is the published one; decided only for the paper's set-up."""
         return at_scale(is_rate(claim, measured, printed), self.runs.reduction)
 
@@ -171,7 +171,7 @@ class RateSearch:
         )
 
 
-def _search(context: Context, *, effort: Effort, subsets: Sequence[Sequence[str]]) -> Training:
+def _search(context: Context, *, effort: Effort, subsets: Sequence[Sequence[str]]) -> TrainingSweeps:
     """Declare the search with some subsets of batch norm's parts."""
     axis = {", ".join(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
     sweep = effort.sweep(context, "parts of batch norm", {AXIS: axis}, **effort.variants["search"])
@@ -204,7 +204,7 @@ def _selected(search: RateSearch) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float]]) -> list[Check]:
+def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float]]) -> list[Claim]:
     """Check the search, the relative epochs of the rate's drops, and the factors of the drops."""
     search, drops, factors = facts
     largest = search.runs.table["rate"].max()
@@ -260,7 +260,7 @@ def experimental_setup(context: Context, runs: Runs, *, effort: Effort) -> Evide
     )
 
 
-def _table_2(search: RateSearch) -> list[Check]:
+def _table_2(search: RateSearch) -> list[Claim]:
     best = {parts: best_decade(search.of(parts)) for parts in TEXTS[3:]}
     printed = dict.fromkeys(TEXTS[:4], 0.1) | {SCALED: 0.01, CENTRED: 0.003, NONE: 1e-4}
     checks = [
@@ -285,7 +285,7 @@ def _table_2(search: RateSearch) -> list[Check]:
     return checks
 
 
-def _highest_is_best(search: RateSearch, parts: str) -> Check:
+def _highest_is_best(search: RateSearch, parts: str) -> Claim:
     """Check that no lower rate is more than a point better than the highest achievable rate."""
     claim = (
         f"With {in_symbols(parts)} the highest rate that does not diverge is as good as any lower one, within "

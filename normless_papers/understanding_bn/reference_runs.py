@@ -18,7 +18,7 @@ from normless_lab.train import WINDOW
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Seeds
 from normless_papers.claims import (
-    Check,
+    Claim,
     Estimate,
     at_scale,
     combined,
@@ -33,7 +33,7 @@ from normless_papers.claims import (
     within,
 )
 from normless_papers.claims.training import LEAST
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.understanding_bn.rate_search import SCHEMES
@@ -55,7 +55,7 @@ _RISE = 1.0
 _SCALED = ("none", "batch norm", "batch norm on top")
 
 
-def reference_runs(context: Context, *, effort: Effort, names: Sequence[str], **_: Any) -> Training:
+def reference_runs(context: Context, *, effort: Effort, names: Sequence[str], **_: Any) -> TrainingSweeps:
     """Declare those of some reference runs of the paper that the effort trains."""
     axis = {
         name: {"scheme": SCHEMES[scheme], **effort.variants[training]}
@@ -89,7 +89,7 @@ def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
     return flags
 
 
-def _at_plateau(runs: Runs, comparison: Check, *names: str) -> Check:
+def _at_plateau(runs: Runs, comparison: Claim, *names: str) -> Claim:
     """Leave a comparison of configurations undecided if learning was cut short in one of their runs."""
     whole = runs.table[runs.table[AXIS].isin(names)]["plateaued"].eq(True).all()
     return comparison if whole else not_asked(comparison, "learning had not plateaued when the rate was lowered")
@@ -105,7 +105,7 @@ def _evidence(runs: Runs, measured: pd.DataFrame, title: str, columns: Sequence[
     )
 
 
-def _figure_1(runs: Runs) -> list[Check]:
+def _figure_1(runs: Runs) -> list[Claim]:
     accuracy, gap, loss = (runs.finals(name, AXIS) for name in ("test_accuracy", "gap", "training_loss"))
     low = stated(
         {
@@ -144,7 +144,7 @@ def learning_rates(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     return _evidence(runs, measured, "Batch norm and learning rates", columns[:2])
 
 
-def _bn_on_top(facts: tuple[Runs, Mapping[str, Estimate]]) -> list[Check]:
+def _bn_on_top(facts: tuple[Runs, Mapping[str, Estimate]]) -> list[Claim]:
     """Check the runs, and log₁₀ of the gradients' norm at initialization by network."""
     runs, scales = facts
     accuracy = runs.finals("test_accuracy", AXIS)
@@ -211,7 +211,7 @@ def _gradient_scale(batch: MeasuredBatch, scheme: str, seed: int) -> float:
     return 0.5 * math.log10(float(torch.stack(squares).sum()))
 
 
-def _figure_15(runs: Runs) -> list[Check]:
+def _figure_15(runs: Runs) -> list[Claim]:
     training = runs.finals("training_accuracy", AXIS)
     claim = "Its training accuracy ends somewhat below that of the normalized network: by 0 to 10 points."
     below = within(claim, difference(training[HIGH], training[TOP]), 0.0, 10.0)
@@ -225,7 +225,7 @@ def training_accuracy_on_top(context: Context, runs: Runs, *, effort: Effort) ->
     return _evidence(runs, measured, "Training with batch norm on top only", columns)
 
 
-def _figure_16(runs: Runs) -> list[Check]:
+def _figure_16(runs: Runs) -> list[Claim]:
     accuracy = runs.finals("test_accuracy", AXIS)
     final = within("Its final test accuracy is the published 90.1 %, to a point.", accuracy[TOP], 89.1, 91.1)
     above = larger("It lies above that of the unnormalized network.", accuracy[TOP], accuracy[NONE])

@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from normless.probes import LOSS_LIMIT, descend
 from normless_lab.plots import Plot, lines, new_panels, shades
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Seeds
+from normless_papers.budgets import DataName, Seeds
 from normless_papers.claims import (
-    Check,
+    Claim,
     Estimate,
     at_scale,
     check,
@@ -26,14 +26,14 @@ from normless_papers.claims import (
     over_draws,
     quantity_table,
 )
-from normless_papers.probes import (
+from normless_papers.probes.divergence import (
     find_divergence,
     loss_along,
     moments_along,
     momentum_sgd,
     steepest_descent,
 )
-from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
+from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, MeasuredDraws, decades
 
 RATE = 0.002
 # A twentieth of the update is about a step at a tenth of the largest stable rate without a norm.
@@ -59,7 +59,7 @@ class Divergence:
     tables: tuple[pd.DataFrame, ...]
     reduction: str = ""
 
-    def diverges(self) -> Check:
+    def diverges(self) -> Claim:
         """Check that every draw diverges that is not above the limit from the start; undecided if all are."""
         flags = [True] * self.by_update + [False] * (self.draws - len(self.steps))
         claim = (
@@ -73,7 +73,7 @@ class Divergence:
         """The number of draws that diverge by an update."""
         return sum(step > 0 for step in self.steps)
 
-    def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Check:
+    def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Claim:
         """Return `in_every` over the draws that diverged by an update; undecided if none did."""
         claim = f"{claim}, in every draw that diverges by an update."
         return in_every(claim, flags, **numbers) if flags else check(claim, None)
@@ -95,7 +95,7 @@ def _diverged(
     return Divergence(setting.draws, setting.minibatches, steps, tables, setting.reduction)
 
 
-def _figure_5(diverged: Divergence) -> list[Check]:
+def _figure_5(diverged: Divergence) -> list[Claim]:
     losses = [table.set_index("point") for table in diverged.tables]
     ends = [(table["loss"][1.0], table["predicted_loss"][1.0]) for table in losses]
     early = [table["loss"][_NEAR] / table["loss"][0.0] for table in losses]
@@ -129,7 +129,7 @@ def _figure_5(diverged: Divergence) -> list[Check]:
 def loss_along_update(
     context: Context,
     *,
-    data: DataSet[str],
+    data: DataName[str],
     batch_size: int,
     draws: Seeds[int],
     minibatches: Seeds[int],
@@ -164,7 +164,7 @@ def loss_along_update(
     )
 
 
-def _figure_6(diverged: Divergence) -> list[Check]:
+def _figure_6(diverged: Divergence) -> list[Claim]:
     checks = [diverged.diverges()]
     for moment, name in (("abs_mean", "|mean|"), ("variance", "variance")):
         parts = [table.pivot(index="point", columns="layers", values=moment) for table in diverged.tables]
@@ -199,7 +199,7 @@ def _figure_6(diverged: Divergence) -> list[Check]:
 def moments_along_path(
     context: Context,
     *,
-    data: DataSet[str],
+    data: DataName[str],
     batch_size: int,
     draws: Seeds[int],
     minibatches: Seeds[int],
@@ -278,7 +278,7 @@ _SHORTEST, _LONGEST = 1e-6, 16.0
 
 @artefact("understanding-bn/figure-24", basis="measurement")
 def loss_along_gradient(
-    context: Context, *, data: DataSet[str], batch_size: int, draws: Seeds[int], factor: float
+    context: Context, *, data: DataName[str], batch_size: int, draws: Seeds[int], factor: float
 ) -> Evidence:
     setting = Initializations(context, data, batch_size, draws, minibatches=5)
     count = int(np.log(_LONGEST / _SHORTEST) / np.log(factor)) + 1
@@ -301,7 +301,7 @@ def loss_along_gradient(
     )
 
 
-def _longest_steps(facts: Measured) -> dict[str, Estimate | float]:
+def _longest_steps(facts: MeasuredDraws) -> dict[str, Estimate | float]:
     """Return the rates of the training, and the longest steps."""
     rates = {"lr_unnormalized": TRAINING_RATES[False], "lr_batch_norm": TRAINING_RATES[True]}
     return rates | {

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from normless import param_groups
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.budgets import DataSet, Network, Seeds
-from normless_papers.claims import Check, Estimate, check, larger, replicates
+from normless_papers.budgets import DataName, Network, Seeds
+from normless_papers.claims import Claim, Estimate, check, larger, replicates
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.comparison import Comparison
 from normless_papers.experiments.de_smith import built_wide_resnet, over_depths, scheme_of
 from normless_papers.experiments.de_smith_claims import compared
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs, chosen
 from normless_papers.networks.reference_forward import RegularizedFacts, blocks_at_start, regularized_facts
 from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
-from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
+from normless_papers.probes.training_signals import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.published import published_as
 
 ID = "zeroinit/zeroinit"
@@ -40,7 +40,7 @@ WEIGHT_DECAY = 5e-4
 DEEPEST = 1000
 
 
-def _zeroinit_checks(facts: tuple[RegularizedFacts, Comparison]) -> list[Check]:
+def _zeroinit_checks(facts: tuple[RegularizedFacts, Comparison]) -> list[Claim]:
     """Check the algorithm against its definition, and batch norm and ZeroInit at several depths."""
     algorithm, runs = facts
     trains = [
@@ -84,7 +84,7 @@ def zeroinit(
     )
 
 
-def _linear_checks(facts: tuple[Sequence[Agreement], pd.DataFrame]) -> list[Check]:
+def _linear_checks(facts: tuple[Sequence[Agreement], pd.DataFrame]) -> list[Claim]:
     """Check blocks against α = 0, and the cosines of gradients: `scheme`, `depth`, `draw`, `cosine`."""
     agreements, table = facts
     low, high = int(table["depth"].min()), int(table["depth"].max())
@@ -113,7 +113,7 @@ def linear_at_init(
     width: Network[int],
     images: Seeds[int],
     draws: Seeds[int],
-    data: DataSet[str],
+    data: DataName[str],
 ) -> Evidence:
     batch = training_batch(context, data, images)
     rows = []
@@ -162,7 +162,7 @@ def _wide_resnet(batch: MeasuredBatch, depth: int, width: int) -> nn.Module:
 _ByDepth = Mapping[int, Estimate]
 
 
-def _initial_loss_checks(facts: tuple[_ByDepth, _ByDepth, Comparison]) -> list[Check]:
+def _initial_loss_checks(facts: tuple[_ByDepth, _ByDepth, Comparison]) -> list[Claim]:
     """Check the L2 term's share of the initial loss, the cross entropy in nats, and runs with and without L2."""
     shares, entropies, runs = facts
     depths = sorted(shares)
@@ -188,7 +188,7 @@ def _initial_loss_checks(facts: tuple[_ByDepth, _ByDepth, Comparison]) -> list[C
     ]
 
 
-def _without_l2(context: Context, *, trained: Sequence[int], width: int, effort: Effort, **_: Any) -> Training:
+def _without_l2(context: Context, *, trained: Sequence[int], width: int, effort: Effort, **_: Any) -> TrainingSweeps:
     methods = ("batch_norm", "zeroinit_without_l2")
     return over_depths(context, methods=methods, depths=trained, width=width, effort=effort)
 
@@ -202,7 +202,7 @@ def l2_dominates(
     width: Network[int],
     images: Seeds[int],
     draws: Seeds[int],
-    data: DataSet[str],
+    data: DataName[str],
     trained: Network[Sequence[int]],
     effort: Effort,
 ) -> Evidence:

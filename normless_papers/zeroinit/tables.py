@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from normless_lab.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network
-from normless_papers.claims import Check, Estimate, at_scale, combined, larger
+from normless_papers.claims import Claim, Estimate, at_scale, combined, larger
 from normless_papers.experiments.de_smith import (
     ACCURACY,
     BATCH_SIZE,
@@ -19,7 +19,7 @@ from normless_papers.experiments.de_smith import (
     scheme_of,
     wide_resnet_text,
 )
-from normless_papers.experiments.effort import Effort, Training
+from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.plots import OPTIMA_BY_NAME
 
@@ -29,7 +29,7 @@ RUN = ("batch_norm", *ABLATIONS)
 MULTIPLIER = "scalar_multiplier"
 
 
-def _table_1(runs: Runs) -> list[Check]:
+def _table_1(runs: Runs) -> list[Claim]:
     accuracy, loss = ({name: runs.optimum(metric, method=name) for name in ABLATIONS} for metric in (ACCURACY, LOSS))
     pair = accuracy[MULTIPLIER], accuracy["without_batch_norm"]
     halfway = combined([(0.5, accuracy["zeroinit"]), (0.5, accuracy["without_batch_norm"])])
@@ -59,7 +59,7 @@ def _table_1(runs: Runs) -> list[Check]:
     ]
 
 
-def _of_every_part(context: Context, *, width: int, effort: Effort) -> Training:
+def _of_every_part(context: Context, *, width: int, effort: Effort) -> TrainingSweeps:
     model = wide_resnet_text(16, width)
     return over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None)
 

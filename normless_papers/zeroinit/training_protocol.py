@@ -13,15 +13,15 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from normless.probes import preserve_random_state
 from normless.residual import residual_map
+from normless.state import preserve_random_state
 from normless_lab.bench import seconds_in_turns, timer_of, training_step
 from normless_lab.plots import inks_of, lines
 from normless_lab.sweeps import optima
 from normless_lab.train import ImageTask, TrainConfig, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Data, Network, Seeds
-from normless_papers.claims import Check, Estimate, Tests, at_scale, decided, larger, over_draws, within
+from normless_papers.claims import Claim, Estimate, Tests, at_scale, decided, larger, over_draws, within
 from normless_papers.experiments.de_smith import (
     BATCH_SIZE,
     GHOST_BATCH_SIZE,
@@ -184,7 +184,7 @@ TRAINING_IMAGES = 50_000
 FASTEST, SLOWEST = 0.55, 1 / 1.35
 
 
-def _wallclock_checks(facts: tuple[Estimate, str]) -> list[Check]:
+def _wallclock_checks(facts: tuple[Estimate, str]) -> list[Claim]:
     """Check the ratio of a step's time without batch norm to that with it, given how the set-up differs."""
     ratio, reduction = facts
     claim = (

@@ -17,6 +17,7 @@ from benchmarks.census import networks, stated
 from benchmarks.census.examine import CHECKS, examine
 from benchmarks.census.networks import Network
 from benchmarks.census.operators import count_operators
+from normless.models import resnet_cifar
 
 OURS = Network("ours", "resnet_cifar(8)", "randn(2, 3, 8, 8)", ("normless.models",))
 INVERTED = "MobileNetV2(inverted_residual_setting=[[1, 8, 1, 1], [2, 8, 3, 1]])"
@@ -126,3 +127,36 @@ def test_the_tables_name_500_networks_and_statements_are_of_them() -> None:
     for package in networks.tables():
         texts = {network.text for network in listed if network.package == package}
         assert {*stated.statements(package)} <= texts
+
+
+BLOCK: dict[str, Any] = {
+    "each": {"i": "0-2"},
+    "branch": ["blocks.{i}: conv1 conv2"],
+    "last": ["blocks.{i}.norm2"],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({}, []),
+        ({"blocks": [{**BLOCK, "each": {"i": "0-1"}}]}, ["blocks.2.conv1"]),
+        ({"blocks": [{**BLOCK, "each": {"i": [1, 0, 2]}}]}, ["blocks.0.conv1"]),
+        ({"blocks": [{**BLOCK, "skip": ["blocks.{i}.shortcut"]}]}, [f"blocks.{i}.shortcut" for i in range(3)]),
+        ({"blocks": [{**BLOCK, "gates": ["blocks.{i}.conv1"]}]}, [f"gates [], stated [blocks.{i}" for i in range(3)]),
+        ({"blocks": [{**BLOCK, "last": ["blocks.{i}.norm1"]}]}, [f"blocks.{i}.norm1" for i in range(3)]),
+        ({"blocks": [{"branch": ["outer"], "inner": [BLOCK]}]}, ["outer", *3 * ["inside 0 others, stated 1"]]),
+        ({"stem": ["other"]}, ["the stem is [stem]"]),
+        ({"classifier": ["head"]}, ["the classifier is classifier"]),
+        ({"norms": 8}, ["7 norms"]),
+        ({"without": ["stem"]}, ["not [stem]"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_differences_of_a_map_from_a_statement_are_named(changes: dict[str, Any], named: list[str]) -> None:
+    mapped = nl.residual_map(resnet_cifar(8), torch.zeros(2, 3, 16, 16))
+    statement = {"blocks": [BLOCK], "stem": ["stem"], "classifier": ["classifier"], "norms": 7, **changes}
+    told = stated.differences(statement, mapped)
+    assert len(told) == len(named), told
+    assert all(text in sentence for text, sentence in zip(named, told, strict=True)), told
+    assert stated.differences(statement, None) == ["the network was not mapped"]

@@ -17,7 +17,7 @@ from normless import edits
 from normless.edits import Edit, Surgery
 from normless.errors import MissingValuesError
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.signal import activation_gain
+from normless.signal._quadrature import activation_gain
 
 IMAGES, ROWS, TOKENS = torch.randn(4, 3, 8, 8), torch.randn(4, 8), torch.randn(2, 5, 8)
 Forward = Callable[[Any, Tensor], Any]

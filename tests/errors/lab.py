@@ -14,7 +14,8 @@ from normless.errors import DataFormatError
 from normless.models import wide_resnet
 from normless_lab.cli._laboratory import job_parameters
 from normless_lab.data import Augmentation, Split, in_memory, load_data
-from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
+from normless_lab.sweeps import RateGrid, Sweep, axis_of
+from normless_lab.sweeps._sweep import SweepError
 from normless_lab.train import TrainConfig
 from normless_lab.train._pauses import Pauses
 from normless_lab.train._schedules import rate_multiplier, schedule_of
@@ -144,7 +145,7 @@ def checked(*shape: int) -> nn.Module:
 
 ERRORS = [
     *(*SETTINGS, *SCHEDULES, *DATA, *SWEEPS),
-    Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.diagnose_trained", "dict"),  # type: ignore[arg-type]
+    Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.check_health", "dict"),  # type: ignore[arg-type]
     Wrong(
         "checked channels",
         lambda: checked(2, 5, 8, 8),

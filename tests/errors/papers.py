@@ -21,14 +21,14 @@ from normless_papers.artefact import Artefact, Evidence, artefact_of
 from normless_papers.claims import close, over_draws, within
 from normless_papers.claims.agreement import deviation
 from normless_papers.experiments.image_runs import PaperConfig
-from normless_papers.gamma.pretrained import WeightsError, networks_in, pretrained
-from normless_papers.probes import jacobian_spectrum
+from normless_papers.gamma.pretrained import PretrainedWeightsError, networks_in, pretrained
 from normless_papers.probes.histograms import peak_counts
+from normless_papers.probes.jacobian import jacobian_spectrum
 from normless_papers.probes.summand_tables import SummandDistribution
 from normless_papers.probes.updates import update_terms
 from normless_papers.published import UnknownArtefactError, published_as
-from normless_papers.text import BytePairs, TextConfig, TranslationConfig
-from normless_papers.text.tokens import bucket_epoch
+from normless_papers.text.config import TextConfig, TranslationConfig
+from normless_papers.text.tokens import BytePairs, bucket_epoch
 from normless_papers.text.translating import beam_search
 from normless_papers.understanding_bn.initializations import conv_path
 
@@ -56,7 +56,9 @@ def weights(name: str, write: Callable[[Path], object], *words: str) -> Wrong:
         (folder / "model.txt").write_text(RESNET)
         write(folder / ("w.safetensors" if "safetensors" in name else "w.pt"))
 
-    return Wrong(f"weights: {name}", in_folder(written, lambda at: pretrained(str(at), "")), WeightsError, *words)
+    return Wrong(
+        f"weights: {name}", in_folder(written, lambda at: pretrained(str(at), "")), PretrainedWeightsError, *words
+    )
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -98,11 +100,16 @@ FOUND = [
     weights("a pickle", lambda at: at.write_bytes(pickle.dumps(print)), "could run code"),
     weights("other bytes", lambda at: at.write_bytes(b"weights" * 20), "damaged"),
     weights("half of a file of safetensors", cut, "w.safetensors", "cannot be read"),
-    Wrong("weights: none", in_folder(named(), lambda at: pretrained(str(at), "")), WeightsError, "0 state dicts"),
+    Wrong(
+        "weights: none",
+        in_folder(named(), lambda at: pretrained(str(at), "")),
+        PretrainedWeightsError,
+        "0 state dicts",
+    ),
     Wrong(
         "weights: two of a network",
         in_folder(named("resnet18.pt", "resnet18-5c106cde.pth"), lambda at: networks_in(str(at))),
-        *(WeightsError, "resnet_18", "resnet18.pt"),
+        *(PretrainedWeightsError, "resnet_18", "resnet18.pt"),
     ),
 ]
 SETTINGS = [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 import normless as nl
-from normless.doctor import Cure
+from normless.doctor._findings import Cure
 from normless.doctor.experiments._cures import optimizer_like, treated
 from normless.doctor.experiments._engine import set_groups
 from normless.residual import residual_map

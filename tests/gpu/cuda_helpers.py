@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 import normless
-from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
+from normless_lab.train import RunResult, TrainConfig, train, trained_network
+from normless_lab.train._run_listener import RunListener
 
 DEVICE = os.environ.get("NORMLESS_GPU_TESTS_DEVICE", "cuda")
 ON_CARD = DEVICE == "cuda"

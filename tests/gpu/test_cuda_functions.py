@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.models import ResNetCifar, WideResNet
+from normless.models import WideResNet
+from normless.models._resnets import ResNetCifar
 
 pytestmark = NEEDS_CARD
 

@@ -10,7 +10,7 @@ import pytest
 from cuda_helpers import DEVICE, NEEDS_CARD, approximately, assert_same_row
 
 from normless_lab.train import train
-from normless_papers.text import TextConfig, TranslationConfig
+from normless_papers.text.config import TextConfig, TranslationConfig
 
 pytestmark = NEEDS_CARD
 

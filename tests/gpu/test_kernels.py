@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
-from normless.nn import _on_cuda as on_cuda
+from normless.nn.kernels import _on_cuda as on_cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.fx import config as fx_config
 
 import normless as nl
-from normless._internal.exclusive import borrowing, exclusive
+from normless.exclusive import borrowing, exclusive
 
 THREADS = 6
 # Seconds after which a thread that waits is a failure.
@@ -105,7 +105,6 @@ SHARED, DROPPING = Network(), Network(dropout=0.5)
 CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "residual_map": lambda net: nl.residual_map(net, images()),
     "convert": lambda net: nl.convert(net, "skipinit", images()),
-    "convert with a batch": lambda net: nl.convert(net, "dyt(alpha=search)", images()),
     "plan": lambda net: nl.plan(net, "fixup", images()),
     "probe": lambda net: nl.probe(net, BATCH, ("signal", "gradients")).signal.to_csv(),
     "mixes_examples": lambda net: nl.mixes_examples(net, images()),
@@ -117,7 +116,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "diagnose": lambda net: nl.diagnose(net, BATCH, trial_steps=2).to_dict(),
     "diagnose a network with dropout": lambda _: nl.diagnose(DROPPING, BATCH, trial_steps=1).to_dict(),
 }
-LONG = ("convert with a batch", "diagnose")
+LONG = ("diagnose",)
 
 
 @pytest.mark.parametrize("repeated", [1, pytest.param(5, marks=pytest.mark.slow)])
@@ -168,8 +167,6 @@ def test_a_process_forked_while_another_thread_is_inside(inside: bool) -> None:
     with torch.random.fork_rng(devices=[]):
         slow = Slow()
     thread = threading.Thread(target=lambda: nl.residual_map(slow, images()))
-    # Python seeds its own generator anew in a child.
-    state = once_in_process() | {"Python's numbers": None}
     with alone() if inside else nullcontext():
         thread.start()
         assert inside or holds.wait(LIMIT)
@@ -178,13 +175,7 @@ def test_a_process_forked_while_another_thread_is_inside(inside: bool) -> None:
         # Threads of the child are not kept out either.
         with ThreadPoolExecutor(1) as pool:
             works = pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
-        os._exit(
-            0
-            if works
-            and nl.plan(SHARED, "fixup", images())
-            and once_in_process() | {"Python's numbers": None} == state
-            else 1
-        )
+        os._exit(0 if works and nl.plan(SHARED, "fixup", images()) else 1)
     ends.set()
     thread.join(LIMIT)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0

@@ -16,10 +16,11 @@ from torch import nn
 
 from normless.models import build_model
 from normless_lab.data import Augmentation, load_data
-from normless_lab.plots import lines, svg_text
+from normless_lab.plots import lines
+from normless_lab.plots._page import svg_text
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
-from normless_papers.claims import Check, Verdict
+from normless_papers.claims import Claim, Verdict
 from normless_papers.evidence import beside
 from normless_papers.published import published
 from normless_papers.results.reproduction import Reproduction
@@ -57,7 +58,7 @@ def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Contex
 class CheckedEvidence(Evidence):
     """What an artefact's function returned, and the checks made of its facts."""
 
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Claim, ...] = ()
 
 
 def checked(artefact: str, evidence: Evidence) -> CheckedEvidence:
@@ -91,7 +92,7 @@ def assert_whole(artefact: str, evidence: CheckedEvidence) -> pd.DataFrame:
     return merged
 
 
-def check_of(evidence: CheckedEvidence, words: str) -> Check:
+def check_of(evidence: CheckedEvidence, words: str) -> Claim:
     """Return the only check whose claim has these words."""
     found = [check for check in evidence.checks if words in check.claim]
     assert len(found) == 1, [check.claim for check in evidence.checks]
@@ -102,7 +103,7 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def verdict_of(checks: Sequence[Check]) -> Verdict:
+def verdict_of(checks: Sequence[Claim]) -> Verdict:
     """Return `fails` if any check fails, else `inconclusive` if any is or there are none, else `holds`."""
     verdicts = {own.verdict for own in checks}
     return "fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "inconclusive"
@@ -127,8 +128,8 @@ def result_of(name: str, budget: Budget = "smoke", verdict: Verdict = "holds", *
         "measured": measured,
         "on": (str(measured.columns[0]),) if rows else (),
         "checks": (
-            Check("The signal doubles in every block, to 10 %.", "holds", {"factor": 1.98, "tolerance": 0.2}),
-            Check("The loss falls.", verdict, {"first": 2.3, "last": math.nan, "bound": math.inf}),
+            Claim("The signal doubles in every block, to 10 %.", "holds", {"factor": 1.98, "tolerance": 0.2}),
+            Claim("The loss falls.", verdict, {"first": 2.3, "last": math.nan, "bound": math.inf}),
         ),
         "setup": {"network": "Wide-ResNet-16-1", "data": "digits", "seeds": [0, 1], "epochs": 3},
         "remarks": ("One seed; compare fixup/table-1.",),

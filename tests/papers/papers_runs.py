@@ -11,7 +11,9 @@ from typing import Any, cast
 import numpy as np
 from papers_helpers import CheckedEvidence, checked
 
-from normless_lab.sweeps import Point, RunOutcome, RunRow, Sweep, SweepResult, further_points, sweep_result
+from normless_lab.sweeps import Point, RunRow, Sweep, SweepResult
+from normless_lab.sweeps._result_tables import further_points, sweep_result
+from normless_lab.sweeps._runs import RunOutcome
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.experiments.runs import Runs, runs_of
 

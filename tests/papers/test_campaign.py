@@ -16,7 +16,7 @@ from normless_lab.sweeps import RunRow
 from normless_lab.sweeps._laboratory import Laboratory
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.effort import Effort
-from normless_papers.planning.campaign import Campaign, Entry
+from normless_papers.planning.campaign import Campaign, CampaignEntry
 from normless_papers.results.run_file import rebuilt, write_runs
 
 pytestmark = pytest.mark.slow
@@ -34,24 +34,24 @@ RUNS = 6
 
 
 @contextmanager
-def tiny() -> Iterator[tuple[Entry, ...]]:
+def tiny() -> Iterator[tuple[CampaignEntry, ...]]:
     """Replace the designs of a training and a measurement by some that take seconds."""
     designs = {TRAINING: {"effort": EFFORT}, MEASUREMENT: {"size": 40, "factors": (1, 2, 3, 4), "runs": 2}}
     with pytest.MonkeyPatch.context() as patch:
         for name, settings in designs.items():
             artefact = artefact_of(name)
             patch.setitem(vars(artefact), "settings", {**artefact.settings, "cpu": settings})
-        yield (Entry(MEASUREMENT, "small", minutes=1), Entry(TRAINING, "cpu"))
+        yield (CampaignEntry(MEASUREMENT, "small", minutes=1), CampaignEntry(TRAINING, "cpu"))
 
 
 @pytest.fixture(scope="module")
-def designs() -> Iterator[tuple[Entry, ...]]:
+def designs() -> Iterator[tuple[CampaignEntry, ...]]:
     with tiny() as own:
         yield own
 
 
 @pytest.fixture(scope="module")
-def whole(designs: tuple[Entry, ...], tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+def whole(designs: tuple[CampaignEntry, ...], tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     """A campaign that was not interrupted."""
     campaign = Campaign(tmp_path_factory.mktemp("whole"), entries=designs)
     assert len(campaign.missing()) == RUNS

@@ -20,7 +20,7 @@ from worlds.de_smith_depth import as_published
 from normless_papers.claims import (
     BASES,
     Basis,
-    Check,
+    Claim,
     Estimate,
     at_scale,
     beyond,
@@ -39,7 +39,7 @@ from normless_papers.claims import (
 from normless_papers.claims.agreement import agreement, deviation
 from normless_papers.claims.training import best_accuracy, opposite, runs_do_not_train, runs_train, trains
 from normless_papers.distance import Distance
-from normless_papers.experiments.effort import Training
+from normless_papers.experiments.effort import TrainingSweeps
 from normless_papers.experiments.protocol import asked_by
 from normless_papers.experiments.runs import Runs
 from normless_papers.published import published_as
@@ -101,7 +101,7 @@ def test_within_is_decided_by_the_interval_of_the_mean(values: list[float], low:
 
 
 ONE, TWO, UNSURE = Estimate(1.0), Estimate(2.0), Estimate(2.0, math.nan)
-DECIDED: list[tuple[Check, str]] = [
+DECIDED: list[tuple[Claim, str]] = [
     (larger("2 > 1", TWO, ONE), "holds"),
     (larger("2 > 1 by 1.5", TWO, ONE, by=1.5), "fails"),
     (larger("a single draw", UNSURE, ONE), "inconclusive"),
@@ -120,7 +120,7 @@ DECIDED: list[tuple[Check, str]] = [
 
 
 @pytest.mark.parametrize(("found", "verdict"), DECIDED, ids=lambda one: getattr(one, "claim", one))
-def test_exact_and_single_numbers(found: Check, verdict: str) -> None:
+def test_exact_and_single_numbers(found: Claim, verdict: str) -> None:
     assert found.verdict == verdict
 
 
@@ -289,7 +289,7 @@ def test_what_does_not_train_was_tried_below_the_grid(reached: Mapping[int, floa
             for power, v in by_exponent.items()
         }
         tables.append(table(rates).assign(method=method))
-    runs = Runs(pd.concat(tables), pd.DataFrame(), Training((asked_by("skipinit/table-1")[0].sweep,)))
+    runs = Runs(pd.concat(tables), pd.DataFrame(), TrainingSweeps((asked_by("skipinit/table-1")[0].sweep,)))
     found = runs.does_not_train("It fails.", against={"method": "batch_norm"}, method="none")
     assert found.verdict == verdict
 

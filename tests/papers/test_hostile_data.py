@@ -17,7 +17,8 @@ import normless as nl
 from normless.code_names import TRUST
 from normless.errors import UntrustedCodeError
 from normless.models._spec import build_model
-from normless.saving import Digests, digest_of_values, seal
+from normless.saving import Digests, digest_of_values
+from normless.saving._folder import seal
 from normless_lab.sweeps import RunRow
 from normless_lab.sweeps._runs import UnknownKindError
 from normless_lab.train import TrainConfig, trained_network

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from normless_lab.train import RunDirectoryError, RunListener, train
+from normless_lab.train import train
+from normless_lab.train._directory import RunDirectoryError
+from normless_lab.train._run_listener import RunListener
 from normless_papers.experiments.image_runs import PaperConfig
 
 MODEL = "normless:wide_resnet(depth=10, width=1)"

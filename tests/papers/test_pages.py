@@ -9,7 +9,7 @@ import pytest
 from page_reader import Reader, assert_stands_alone
 from papers_helpers import result_of
 
-from normless_papers.claims import Check
+from normless_papers.claims import Claim
 from normless_papers.pages.site import write_pages_of
 from normless_papers.pages.tables import as_text
 from normless_papers.published import published
@@ -52,7 +52,7 @@ def test_texts_in_markdown_stay_texts(text: str, escaped: str) -> None:
 def hostile() -> Reproduction:
     result = replace(
         result_of("fixup/table-1"),
-        checks=(Check(HOSTILE, "holds", {HOSTILE: 1.0}),),
+        checks=(Claim(HOSTILE, "holds", {HOSTILE: 1.0}),),
         setup={HOSTILE: HOSTILE},
         remarks=(HOSTILE,),
         figure=HOSTILE,

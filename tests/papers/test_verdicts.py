@@ -12,7 +12,7 @@ from papers_helpers import result_of
 from papers_runs import End, evidence_of
 from worlds import checks_of
 
-from normless_papers.claims import Check, Verdict
+from normless_papers.claims import Claim, Verdict
 from normless_papers.distance import Distance
 from normless_papers.pages.headline import (
     Decided,
@@ -62,17 +62,17 @@ def test_the_page_of_protocols_is_that_of_the_code_and_every_training_has_senten
 # Measured on networks, not decided by runs that can be made up: the committed file has their checks.
 MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
 CLAIM = Headline("It trains.", "94 %", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not")
-PRESENT = Check("The control is at its plateau.", "holds", {"control": 93.0}, "premise")
+PRESENT = Claim("The control is at its plateau.", "holds", {"control": 93.0}, "premise")
 AS_PRINTED = Distance()
 ABSENT = replace(PRESENT, verdict="inconclusive")
 
 
-def check(verdict: Verdict) -> Check:
-    return Check("Fixup trains.", verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
+def check(verdict: Verdict) -> Claim:
+    return Claim("Fixup trains.", verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
 
 
 def decided(
-    *verdicts: Verdict, missing: Sequence[str] = (), distance: Distance = AS_PRINTED, premise: Check = PRESENT
+    *verdicts: Verdict, missing: Sequence[str] = (), distance: Distance = AS_PRINTED, premise: Claim = PRESENT
 ) -> Decided:
     checks = list(map(check, verdicts))
     results = [result_of("fixup/table-1", "gpu", checks=(*checks, premise), distance=distance)] if verdicts else []

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import quiet
-from normless.doctor._findings import Evidence, NotAsked, Steps, check, finding
-from normless.doctor.experiments._engine import CLEARLY, Experiment, Run
+from normless.doctor._findings import FindingEvidence, NotAsked, Steps, check, finding
+from normless.doctor.experiments._engine import CLEARLY, Experiment, RunningExperiment
 from normless.doctor.experiments._rates import NEAR
 from normless.doctor.facts._batches import Batches
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._guessing import lowest_of_constants
 from normless.doctor.facts._tracer import tensors
-from normless.probes import compute_output, loss_of, preserve_state
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state, quiet
 
 # The number of batches that are read, of those that are held back, and of the steps on the others.
 MOST, HELD, STEPS = 64, 8, 100
@@ -55,7 +56,7 @@ def check_batches(exam: Examination) -> Steps:
     seen, training, evaluation = _trained(exam, batches, len(held))
     if constant is None or not all(map(isfinite, (*training, *evaluation, seen))):
         raise NotAsked("the loss of constant outputs is not known, or the loss is not finite")
-    evidence: Evidence = {"steps": STEPS, "seen": seen, "held": fmean(training), "constant": constant}
+    evidence: FindingEvidence = {"steps": STEPS, "seen": seen, "held": fmean(training), "constant": constant}
     evidence = {**evidence, "held_in_evaluation": fmean(evaluation)}
     in_training, in_evaluation = (constant - fmean(losses) for losses in (training, evaluation))
     if _learns(training, constant):
@@ -85,12 +86,12 @@ def _learns(losses: Losses, constant: float) -> bool:
 
 def _fits_one(exam: Examination) -> bool:
     """Whether as many steps on a single batch take its loss clearly below that of constant outputs."""
-    return isfinite(exam.guessing) and Run(exam).to(STEPS).fell_below(exam.guessing) > CLEARLY
+    return isfinite(exam.guessing) and RunningExperiment(exam).to(STEPS).fell_below(exam.guessing) > CLEARLY
 
 
 def _trained(exam: Examination, batches: Batches, held: int) -> tuple[float, Losses, Losses]:
     """Train a copy on all but the first batches; return its loss, and those of the first ones in both modes."""
-    run = Run(exam, Experiment(stream=batches[held:]))
+    run = RunningExperiment(exam, Experiment(stream=batches[held:]))
     seen = fmean(run.to(STEPS).losses[held - len(batches) :])
     found: list[Losses] = []
     for mode in (True, False):

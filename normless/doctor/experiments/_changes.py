@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.facts._flow import KINDS, MOVES, Call
+from normless.doctor.facts._flow import KINDS, MOVES, TensorCall
 from normless.doctor.facts._tracer import Seen, Tracer
-from normless.probes import compute_output, preserve_state
-from normless.recording import Observer
+from normless.probes.hooks._observe import compute_output
+from normless.recording._modules import Observer
+from normless.state import preserve_state
 
 # The arguments of attentions that mask positions, by position and by name.
 _MASKS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -32,7 +33,7 @@ class _Counted(Tracer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sites: dict[Site, Call] = {}
+        self.sites: dict[Site, TensorCall] = {}
         self.masks: set[Site] = set()
         self._counts = Counter[str]()
 
@@ -102,7 +103,7 @@ class Altered(nn.Module):
             return self.inner(*args, **kwargs)
 
 
-def removable(model: nn.Module, inputs: Any) -> tuple[dict[Site, Call], set[Site]]:
+def removable(model: nn.Module, inputs: Any) -> tuple[dict[Site, TensorCall], set[Site]]:
     """Return the calls of a pass in training mode that can be left out, and those of them that mask values."""
     counted = _Counted()
     with preserve_state(model, training=True), torch.enable_grad(), counted.follow(model, inputs):

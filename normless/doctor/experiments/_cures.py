@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer
 
 from normless._internal.arguments import arguments_of
 from normless._internal.copying import copied
-from normless.affine import freeze
+from normless.affine._maps import freeze
 from normless.conversion import convert, plan, scheme_of
 from normless.doctor._findings import REFUTABLE, Cure, Finding, OverBudget
 from normless.doctor.experiments._engine import (
@@ -23,7 +23,7 @@ from normless.doctor.experiments._engine import (
     MUCH,
     Copies,
     Experiment,
-    Run,
+    RunningExperiment,
     Trial,
     best_rate,
     fits,
@@ -34,8 +34,9 @@ from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._held import Together
 from normless.errors import NormlessError
 from normless.optim import param_groups
-from normless.probes import preserve_random_state, takes_closure
+from normless.probes.hooks._observe import takes_closure
 from normless.residual import ResidualMap, residual_map
+from normless.state import preserve_random_state
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
@@ -178,7 +179,7 @@ def _took(trial: Trial) -> str:
 def _with_settings(exam: Examination, cure: Cure) -> Cure:
     """Return a cure by settings with the result of trial steps, and without the settings if they do not help."""
     experiment = Experiment(alter=lambda _, optimizer: set_groups(optimizer, cure.settings))
-    trial = Run(exam, experiment).to(MANY)
+    trial = RunningExperiment(exam, experiment).to(MANY)
     steps = f"{trial.steps} trial steps with it {_took(trial)}"
     if trial.progress > LITTLE:
         return replace(cure, words=f"{cure.words}; {steps}", is_tried=True)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, AdamW, Optimizer
 
 from normless._internal.copying import copied
-from normless._internal.state import quiet
 from normless.doctor._findings import OverBudget
 from normless.doctor.facts._batches import Batches
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._replay import rounded_away
 from normless.doctor.facts._tape import norm_of
-from normless.probes import descend, preserve_state
+from normless.probes import descend
+from normless.state import preserve_state, quiet
 
 # A trial fits the batch if at most these shares remain: of the first loss, and of that of the best constant outputs.
 LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
@@ -172,7 +172,7 @@ def copies(exam: Examination, given: Optimizer) -> Copies:
     return model, optimizer
 
 
-class Run:
+class RunningExperiment:
     """An experiment that has begun: the changed copies, and the trial of the steps that they took.
 
     Raises:
@@ -238,7 +238,7 @@ def tried(
     goal: float = -inf,
 ) -> tuple[nn.Module, Trial]:
     """Return the network and the trial of an experiment; at another rate it ends where the loss rises at first."""
-    run = Run(exam, experiment, given)
+    run = RunningExperiment(exam, experiment, given)
     first = run.to(steps if experiment.factor == 1.0 else min(SCREEN, steps), goal)
     if first.progress >= 0 and isfinite(first.end) and first.losses[-1] >= goal:
         run.to(steps, goal)
@@ -254,7 +254,7 @@ def compared(
     """
     for experiment in experiments:
         try:
-            run = Run(exam, experiment)
+            run = RunningExperiment(exam, experiment)
             trial = run.to(steps)
             yield experiment, trial, trial.fell_below(run.exam.guessing)
         except OverBudget:
@@ -279,10 +279,10 @@ def best_rate(
     best and its neighbors. The best ones are continued, and if the loss falls by the share `continues`, to `most`
     steps: a loss that falls slowly, or at first, may rise again.
     """
-    begun: list[tuple[float, Run]] = []
+    begun: list[tuple[float, RunningExperiment]] = []
 
     def screened(factor: float) -> Trial:
-        run = Run(exam, experiment_at(factor))
+        run = RunningExperiment(exam, experiment_at(factor))
         begun.append((factor, run))
         trial = run.to(min(SCREEN, steps))
         # Copies that are not continued take memory.

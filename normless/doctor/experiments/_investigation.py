@@ -26,9 +26,10 @@ from normless.doctor.experiments._changes import (
 )
 from normless.doctor.experiments._engine import CLEARLY, MANY, UNCHANGED, Experiment, Trial, compared, fits, is_fitted
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import Call
+from normless.doctor.facts._flow import TensorCall
 from normless.doctor.facts._tracer import tensors
-from normless.probes import Loss, preserve_random_state
+from normless.probes import Loss
+from normless.state import preserve_random_state
 
 # An experiment succeeds if the loss falls this many times as far below that of guessing as without it.
 FURTHER = 3.0
@@ -146,7 +147,7 @@ def _reset(given: Optimizer, names: list[str]) -> Experiment:
     return Experiment(change, "weights", what, (names[0],), optimizer=given, alter=alter, parts=parts)
 
 
-def _without(given: Optimizer, calls: dict[Site, Call], masks: set[Site]) -> Experiment:
+def _without(given: Optimizer, calls: dict[Site, TensorCall], masks: set[Site]) -> Experiment:
     """Return the experiment that leaves out all calls of one function, with those of single calls as parts."""
     call, places = next(iter(calls.values())), {known.place for known in calls.values()}
     is_mask = not masks.isdisjoint(calls)

@@ -18,7 +18,7 @@ from normless.doctor.experiments._engine import (
     MUCH,
     UNCHANGED,
     Experiment,
-    Run,
+    RunningExperiment,
     Trial,
     compared,
     fits,
@@ -96,7 +96,7 @@ def _long_memory(exam: Examination, optimizer: Optimizer) -> Iterator[Finding]:
         for group in copy.param_groups:
             group["momentum"], group["lr"] = USUAL, group["lr"] * factor
 
-    trial = Run(exam, Experiment(alter=alter)).to(exam.steps)
+    trial = RunningExperiment(exam, Experiment(alter=alter)).to(exam.steps)
     if trial.progress < -LITTLE:
         evidence = {"momentum": momentum, "rate": trial.rate / factor, "usual": USUAL, "same_rate": trial.rate}
         yield finding("long_memory", (), {**evidence, **trial.evidence})

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from normless._internal.arguments import arguments_of, on_device_of
 from normless.doctor.facts._tracer import tensors
 from normless.errors import InputsError
-from normless.probes import split_batch
+from normless.probes._measure import split_batch
 
 Batches = list[tuple[Any, Any]]
 """Inputs and targets on the network's device."""

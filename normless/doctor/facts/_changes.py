@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless._internal.state import unfused
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import Call
+from normless.doctor.facts._flow import TensorCall
 from normless.doctor.facts._relations import IGNORED
 from normless.doctor.facts._tracer import REFUSED, Seen, Tracer, tensors, with_leaf
-from normless.probes import compute_output, logits_of, loss_of, preserve_state
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.probes.hooks._watcher import logits_of
+from normless.state import preserve_state, unfused
 
 # Sums count as equal if they differ by less than this share of the sum of absolute values.
 ROUNDING = 1e-6
@@ -61,7 +63,7 @@ def change_at(exam: Examination, number: int, places: Tensor | None = None, amon
 
 def spread_at(
     exam: Examination, inputs: Any, changed: Any, length: int, kept: Sequence[int], places: Sequence[int] = ()
-) -> Call | None:
+) -> TensorCall | None:
     """Return the first call through which a change of the inputs reaches kept indices of an axis, on to the logits.
 
     Args:
@@ -85,9 +87,9 @@ def spread_at(
     return next((call for call in first if call in seen), None)
 
 
-def _traced(exam: Examination, inputs: Any, length: int) -> tuple[dict[Call, list[Tensor]], Call | None]:
+def _traced(exam: Examination, inputs: Any, length: int) -> tuple[dict[TensorCall, list[Tensor]], TensorCall | None]:
     """Return the sums of the first result of each call, and the call that made the logits."""
-    sums: dict[Call, list[Tensor]] = {}
+    sums: dict[TensorCall, list[Tensor]] = {}
     tracer = Tracer(lambda seen: sums.update({seen.call: _sums(seen.made[0], length)}))
     logits = logits_of(exam.run(inputs, tracer=tracer))
     return sums, None if logits is None else tracer.flow.of(logits)

@@ -14,18 +14,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import quiet, unfused
-from normless.doctor._findings import Budget, Finding
+from normless.doctor._findings import ExperimentBudget, Finding
 from normless.doctor.facts._batches import Batches
-from normless.doctor.facts._flow import Call, Flow
+from normless.doctor.facts._flow import PassFlow, TensorCall
 from normless.doctor.facts._guessing import lowest_of_constants, lowest_of_outputs
 from normless.doctor.facts._held import trained_parameters
 from normless.doctor.facts._passed import Passed, pass_through, require_logits
-from normless.doctor.facts._tape import Event, active_rate
+from normless.doctor.facts._tape import LayerEvent, active_rate
 from normless.doctor.facts._tracer import Seen, Tracer, tensors
 from normless.errors import InputsError
-from normless.probes import Loss, compute_output, loss_of, preserve_state
+from normless.probes import Loss
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
 from normless.residual import ResidualBlock, ResidualMap
+from normless.state import preserve_state, quiet, unfused
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Examination:
     faulty: set[str] = field(default_factory=set)
     influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
-    budget: Budget = field(default_factory=Budget)
+    budget: ExperimentBudget = field(default_factory=ExperimentBudget)
     steps: int = 20
     investigate: bool | None = None
     batches: Batches = field(default_factory=list)
@@ -89,12 +91,12 @@ class Examination:
         return pass_through(self.model, self.inputs, self.targets, self.loss, self.map)
 
     @property
-    def flow(self) -> Flow:
+    def flow(self) -> PassFlow:
         """The calls of the recorded pass."""
         return self.passed.flow
 
     @property
-    def in_loss(self) -> list[Call]:
+    def in_loss(self) -> list[TensorCall]:
         """The calls of the loss."""
         return [call for call in self.flow.calls if call.in_loss]
 
@@ -104,7 +106,7 @@ class Examination:
         return self.passed.logits.detach()
 
     @property
-    def last(self) -> Call:
+    def last(self) -> TensorCall:
         """The call that made the logits."""
         return self.flow.maker(self.passed.logits)
 
@@ -118,7 +120,7 @@ class Examination:
         """The tensors of the targets."""
         return tensors(self.targets)
 
-    def events(self, kind: str) -> list[Event]:
+    def events(self, kind: str) -> list[LayerEvent]:
         """Return the recorded calls of layers of a kind."""
         return [event for event in self.passed.events if event.call.layer == kind]
 

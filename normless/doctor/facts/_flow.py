@@ -82,7 +82,7 @@ _IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", 
 
 
 @dataclass(frozen=True)
-class Line:
+class CodeLine:
     """A line of the user's code."""
 
     file: str
@@ -110,7 +110,7 @@ class Range:
 
     low: float = -inf
     high: float = inf
-    source: Call | None = None
+    source: TensorCall | None = None
     length: float = inf
 
     @property
@@ -149,7 +149,7 @@ class Range:
 
 
 @dataclass(eq=False)
-class Call:
+class TensorCall:
     """A call that made tensors, or given data.
 
     Attributes:
@@ -169,8 +169,8 @@ class Call:
     name: str
     path: str = ""
     kind: str = "call"
-    line: Line | None = None
-    reads: tuple[tuple[Call, tuple[int, ...]], ...] = ()
+    line: CodeLine | None = None
+    reads: tuple[tuple[TensorCall, tuple[int, ...]], ...] = ()
     shape: tuple[int, ...] = ()
     is_trained: bool = False
     is_signal: bool = False
@@ -211,34 +211,34 @@ class Call:
         at = f", {self.line}" if self.line else ""
         return {"place": self.place, "line": str(self.line or self.place), "at": at}
 
-    def sources(self) -> Iterator[Call]:
+    def sources(self) -> Iterator[TensorCall]:
         """Return the calls that made the tensors it read."""
         return (call for call, _ in self.reads)
 
-    def origin(self) -> Call:
+    def origin(self) -> TensorCall:
         """Return the call that made the values, before calls that only moved them."""
         call = self
         while call.name in MOVES and call.reads:
             call = call.reads[0][0]
         return call
 
-    def reached(self, stops: Callable[[Call], bool] = lambda call: False) -> Iterator[Call]:
+    def reached(self, stops: Callable[[TensorCall], bool] = lambda call: False) -> Iterator[TensorCall]:
         """Iterate over this call and all before it, without those that stop the way and what only they read."""
         return reachable([self] if not stops(self) else (), lambda call: filterfalse(stops, call.sources()))
 
 
-class Flow:
+class PassFlow:
     """The calls of a pass in order, and the call that made each tensor."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[TensorCall] = []
         self._made = WeakIdKeyDictionary()
 
     def given(self, values: Iterable[Tensor], kind: str, name: str = "") -> None:
         """Register data under a name."""
         for tensor in values:
             is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-            self._made[tensor] = Call(
+            self._made[tensor] = TensorCall(
                 name or f"the {kind}",
                 kind=kind,
                 shape=tuple(tensor.shape),
@@ -247,22 +247,22 @@ class Flow:
                 is_copied=kind == "unknown",
             )
 
-    def of(self, tensor: Tensor) -> Call | None:
+    def of(self, tensor: Tensor) -> TensorCall | None:
         """Return the call that made a tensor, or None if it is unknown."""
-        found: Call | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
+        found: TensorCall | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
         return None if found is None or found.kind == "unknown" else found
 
-    def maker(self, tensor: Tensor) -> Call:
+    def maker(self, tensor: Tensor) -> TensorCall:
         """Return the call that made a tensor, of kind `unknown` if none was seen."""
         if tensor not in self._made:
             self.given([tensor], "unknown")
-        call: Call = self._made[tensor]
+        call: TensorCall = self._made[tensor]
         return call
 
-    def note(self, name: str, path: str, read: list[Tensor], made: list[Tensor]) -> Call:
+    def note(self, name: str, path: str, read: list[Tensor], made: list[Tensor]) -> TensorCall:
         """Add a call."""
         reads = tuple((self.maker(tensor), tuple(tensor.shape)) for tensor in read)
-        call = Call(
+        call = TensorCall(
             name,
             path,
             line=running_line(),
@@ -285,13 +285,13 @@ class Flow:
         return call
 
 
-def running_line() -> Line | None:
+def running_line() -> CodeLine | None:
     """Return the running line of the user's code: the innermost line outside torch and this package."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(OF_LIBRARIES):
-            return Line(file, frame.f_lineno)
+            return CodeLine(file, frame.f_lineno)
         if frame.f_code.co_name in ENTRIES and file.startswith(OF_LIBRARIES[1]):
             return None
         frame = frame.f_back

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normless.doctor.facts._flow import Call, is_in_place
+from normless.doctor.facts._flow import TensorCall, is_in_place
 from normless.doctor.facts._tracer import BackwardTracer, Gradients, Seen, tensors
-from normless.probes import Loss, preserve_state
+from normless.probes import Loss
+from normless.state import preserve_state
 
 
-class Value(NamedTuple):
+class NonfiniteValue(NamedTuple):
     """A tensor that a call read: a description, and whether it holds NaN or an infinity."""
 
     words: str = ""
@@ -34,7 +35,7 @@ class Broken:
     """
 
     what: str
-    call: Call
+    call: TensorCall
     value: str
     all_reads: str = "nothing"
 
@@ -59,7 +60,7 @@ class Search(BackwardTracer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.read: dict[Call, list[Value]] = {}
+        self.read: dict[TensorCall, list[NonfiniteValue]] = {}
 
     def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Describe what an in-place call reads before it is overwritten."""
@@ -70,7 +71,7 @@ class Search(BackwardTracer):
         super().on_call(seen)
         written = _written(seen)
         is_written = (any(tensor is other for other in written) for tensor in seen.read)
-        values = (Value() if skips else _value(x) for x, skips in zip(seen.read, is_written, strict=True))
+        values = (NonfiniteValue() if skips else _value(x) for x, skips in zip(seen.read, is_written, strict=True))
         self.read[seen.call] = seen.before or [*values]
 
     def origin(self, tensor: Tensor, what: str) -> Broken | None:
@@ -84,19 +85,19 @@ class Search(BackwardTracer):
             return Broken(what, infinite, "infinite")
         return Broken(what, call, "NaN" if value.has_nan else "infinite", self._words(call))
 
-    def _first(self, call: Call, is_nan: bool) -> Call:
+    def _first(self, call: TensorCall, is_nan: bool) -> TensorCall:
         """Return the first call, on the way back from another, whose result holds such values."""
         while (before := self._source(call, is_nan)) is not None:
             call = before
         return call
 
-    def _source(self, call: Call, is_nan: bool) -> Call | None:
+    def _source(self, call: TensorCall, is_nan: bool) -> TensorCall | None:
         """Return the call that made the first input with such values, or None if there is none or it is unknown."""
         flags = (value.has_nan if is_nan else value.has_infinity for value in self.read.get(call, ()))
         found = (source for source, flag in zip(call.sources(), flags, strict=False) if flag)
         return next((source for source in found if source.kind != "unknown"), None)
 
-    def _words(self, call: Call) -> str:
+    def _words(self, call: TensorCall) -> str:
         words = [value.words for value in self.read.get(call, ()) if value.words]
         more = [f"{len(words) - 2} more"] if len(words) > 2 else []
         return " and ".join([*words[:2], *more]) or "nothing"
@@ -106,9 +107,9 @@ class Search(BackwardTracer):
 
         If `parameters` are given, their gradients are computed but not accumulated, so that hooks on them do not run.
         """
-        found: list[Call] = []
+        found: list[TensorCall] = []
 
-        def passed(call: Call, _: Any, gradients_in: Gradients, gradients_out: Gradients) -> None:
+        def passed(call: TensorCall, _: Any, gradients_in: Gradients, gradients_out: Gradients) -> None:
             if not found and _is_finite(gradients_out) and not _is_finite(gradients_in):
                 found.append(call)
 
@@ -143,19 +144,19 @@ def _written(seen: Seen) -> list[Any]:
     return [given.get("running_mean"), given.get("running_var")] if by_batch else []
 
 
-def _value(x: Tensor) -> Value:
+def _value(x: Tensor) -> NonfiniteValue:
     """Describe a tensor: its type, shape and range, and the numbers of values that are 0 or not finite."""
     x = x.detach()
     name = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
     if x.numel() == 0:
-        return Value(f"{name} without values")
+        return NonfiniteValue(f"{name} without values")
     if x.is_complex() or x.layout != torch.strided or x.is_quantized or x.is_meta or x.dtype == torch.bool:
-        return Value(name)
+        return NonfiniteValue(name)
     if not x.is_floating_point():
-        return Value(f"{name} from {x.min():g} to {x.max():g}")
+        return NonfiniteValue(f"{name} from {x.min():g} to {x.max():g}")
     nan, infinite = int(x.isnan().sum()), int(x.isinf().sum())
     finite = x[x.isfinite()] if nan or infinite else x
     text = f"{name} from {float(finite.min()):.3g} to {float(finite.max()):.3g}" if finite.numel() else name
     counts = {"0": int((x == 0).sum()), "NaN": nan, "infinite": infinite}
     counted = [f"{count} of them {kind}" for kind, count in counts.items() if count]
-    return Value(", ".join([text, *counted]), nan > 0, infinite > 0)
+    return NonfiniteValue(", ".join([text, *counted]), nan > 0, infinite > 0)

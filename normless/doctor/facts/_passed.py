@@ -13,23 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import quiet
 from normless.doctor.facts._batches import size_of
-from normless.doctor.facts._flow import Call, Flow, is_in_place
-from normless.doctor.facts._tape import Event, LossCall, Tape, norm_of
+from normless.doctor.facts._flow import PassFlow, TensorCall, is_in_place
+from normless.doctor.facts._tape import EventTape, LayerEvent, LossCall, norm_of
 from normless.doctor.facts._tracer import tensors
 from normless.errors import InputsError
-from normless.probes import (
-    Loss,
-    Setting,
-    attach_hooks,
-    compute_output,
-    logits_of,
-    loss_of,
-    make_watchers,
-    preserve_state,
-)
+from normless.probes import Loss, Setting
+from normless.probes._measure import make_watchers
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.probes.hooks._watcher import attach_hooks, logits_of
 from normless.residual import ResidualMap, Unresolved
+from normless.state import preserve_state, quiet
 
 # Rows of a gradient count as equal if they differ by less than this share of its largest element.
 EQUAL = 1e-3
@@ -46,7 +41,7 @@ class PassError(InputsError):
 class BackwardError(InputsError):
     """The backward pass raises an error; `call` wrote into a tensor that it reads, if it is known."""
 
-    def __init__(self, message: str, call: Call | None) -> None:
+    def __init__(self, message: str, call: TensorCall | None) -> None:
         super().__init__(f"The backward pass raises an error: {message}")
         self.message, self.call = message, call
 
@@ -74,8 +69,8 @@ class Passed:
 
     output: Any
     logits: Tensor
-    flow: Flow
-    events: list[Event]
+    flow: PassFlow
+    events: list[LayerEvent]
     losses: list[LossCall]
     entered: frozenset[str]
     moved: frozenset[str]
@@ -96,11 +91,11 @@ class Passed:
 def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped: ResidualMap | None) -> Passed:
     """Run a network forward and backward on a batch in training mode, and restore its state."""
     watchers = make_watchers(("signal", "backward", "logits"))
-    hooked = [*map(Tape.leave_out, watchers.values())]
+    hooked = [*map(EventTape.leave_out, watchers.values())]
     setting = Setting(model, mapped or ResidualMap(()), targets)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with preserve_state(model, training=True), torch.enable_grad(), quiet():
-        tape = Tape(size_of(inputs))
+        tape = EventTape(size_of(inputs))
         with tape.follow(model, inputs, targets):
             with attach_hooks(setting, hooked):
                 output = _output(model, inputs, tape)
@@ -140,7 +135,7 @@ def require_logits(model: nn.Module, output: Any) -> Tensor:
     return logits
 
 
-def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
+def _output(model: nn.Module, inputs: Any, tape: EventTape) -> Any:
     """Return the output of a network; the error of a pass that fails names the module."""
     try:
         return compute_output(model, inputs)
@@ -148,7 +143,7 @@ def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
         raise PassError(str(error), tape.failed) from error.__cause__
 
 
-def _backward(value: Tensor, flow: Flow) -> None:
+def _backward(value: Tensor, flow: PassFlow) -> None:
     """Run the backward pass; its error names the last write into a tensor of the shape in the message."""
     try:
         value.backward()  # type: ignore[no-untyped-call]

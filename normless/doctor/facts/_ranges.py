@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normless.doctor.facts._flow import MOVES, PRODUCTS, Call, Range
+from normless.doctor.facts._flow import MOVES, PRODUCTS, Range, TensorCall
 from normless.doctor.facts._tracer import Seen
 
 _ANY = Range()
@@ -85,7 +85,7 @@ def _operand(value: Any, reads: Any) -> Range:
         return Range(float(value), float(value))
     if not isinstance(value, Tensor):
         return _ANY
-    source: Call = next(reads)[0]
+    source: TensorCall = next(reads)[0]
     is_constant = value.numel() == 1 if source.kind == "unknown" else not source.is_signal
     is_data = source.kind in ("inputs", "targets") or source.is_trained or value.requires_grad or value.is_complex()
     if source.range.is_bounded or not is_constant or is_data or not 0 < value.numel() <= _SMALL:
@@ -124,7 +124,7 @@ def _clamped(seen: Seen, a: Range) -> Range:
     return Range(min(max(a.low, low), high), max(min(a.high, high), low), seen.call)
 
 
-def _is_normalized(call: Call) -> bool:
+def _is_normalized(call: TensorCall) -> bool:
     """Whether a division is that of vectors by their own norms, possibly with a lower limit on these."""
     if len(call.reads) < 2:
         return False

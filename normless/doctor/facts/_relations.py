@@ -128,7 +128,7 @@ def _compared(leaf: int, targets: Tensor, given: Tensor, places: Tensor, column:
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumns:
     """Columns of an input that determine the targets.
 
     Attributes:
@@ -144,7 +144,7 @@ class Column:
     is_last: bool
 
 
-def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
+def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[InputColumns]:
     """Find the columns of the inputs that equal a target of each example, or have a one-to-one relation to it."""
     rows = {leaf: x for leaf, x in enumerate(inputs) if x.dim() and len(x) == len(targets)}
     if targets.dim() > 2 or len(targets) < SEVERAL or sum(x[0].numel() for x in rows.values()) < 2:
@@ -161,7 +161,7 @@ def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
         found = [_columns_of(y[:, column], flat) for column in range(min(y.shape[1], 8))]
         if found[0] is not None and all(found):
             relation, columns = found[0]
-            yield Column(leaf, columns, relation, min(columns) >= flat.shape[1] - prod(x.shape[2:]))
+            yield InputColumns(leaf, columns, relation, min(columns) >= flat.shape[1] - prod(x.shape[2:]))
             return
 
 

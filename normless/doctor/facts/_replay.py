@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from normless.doctor.facts._shards import local, reshard
 from normless.nn._channels import channel_axis
-from normless.probes import Setting, Watcher, attach_hooks, preserve_state
+from normless.probes import Setting, Watcher
+from normless.probes.hooks._watcher import attach_hooks
 from normless.residual import Layer, ResidualMap
 from normless.residual._classify import kind_of
+from normless.state import preserve_state
 
 
 @dataclass

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.doctor.facts._flow import LOSSES, Call
+from normless.doctor.facts._flow import LOSSES, TensorCall
 from normless.doctor.facts._ranges import range_of
 from normless.doctor.facts._tracer import Seen, Tracer, tensors, with_rows
 from normless.nn._channels import in_pieces
@@ -33,7 +33,7 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Moments(NamedTuple):
+class ExampleMoments(NamedTuple):
     """E[x²] of a tensor, the share of its variance that is between examples (axis 0), and the root of this part.
 
     The last two are NaN if axis 0 does not hold the examples.
@@ -44,7 +44,7 @@ class Moments(NamedTuple):
     deviation: float = nan
 
 
-NONE = Moments()
+NONE = ExampleMoments()
 
 
 def norm_of(tensor: Tensor) -> float:
@@ -54,7 +54,7 @@ def norm_of(tensor: Tensor) -> float:
 
 
 @dataclass
-class Event:
+class LayerEvent:
     """A call of a layer, an activation, an attention or a dropout.
 
     Attributes:
@@ -71,12 +71,12 @@ class Event:
         gradient: the root mean square of the loss's gradient with respect to the output; None if it has none.
     """
 
-    call: Call
+    call: TensorCall
     parameters: tuple[Tensor, ...]
     detached: bool
     output: Tensor = field(repr=False)
-    read: Moments = NONE
-    made: Moments = NONE
+    read: ExampleMoments = NONE
+    made: ExampleMoments = NONE
     correlation: float = nan
     off: float = nan
     saturated: float = nan
@@ -100,11 +100,11 @@ class Event:
 class LossCall:
     """A call of a loss of torch, with its arguments by name; a product with a mask has the argument `mask`."""
 
-    call: Call
+    call: TensorCall
     values: dict[str, Any]
 
 
-class Tape(Tracer):
+class EventTape(Tracer):
     """Records the events of a pass, and the calls of losses with their arguments."""
 
     def __init__(self, examples: int) -> None:
@@ -112,7 +112,7 @@ class Tape(Tracer):
         self.examples = examples
         self._measured = WeakIdKeyDictionary()
         self.losses: list[LossCall] = []
-        self.events: list[Event] = []
+        self.events: list[LayerEvent] = []
         # Of the last sum or mean that the loss takes, what float32 may make of summands that cancel.
         self.rounding = 0.0
 
@@ -159,7 +159,7 @@ class Tape(Tracer):
         parameters = tuple(owner for owner in owners if isinstance(owner, nn.Parameter))
         is_values = x.is_floating_point() and not isinstance(x, nn.Parameter)
         detached = is_values and (source.is_trained or source.is_copied) and not x.requires_grad
-        event = Event(call, parameters, detached, y)
+        event = LayerEvent(call, parameters, detached, y)
         event.made = self._moments_of(y)
         if is_values:
             event.read = self._moments_of(x)
@@ -171,9 +171,9 @@ class Tape(Tracer):
             # The graph holds its hooks, and the event holds the graph: a strong reference would keep both for ever.
             y.register_hook(partial(_note, weakref.ref(event)))  # type: ignore[no-untyped-call]
 
-    def _moments_of(self, x: Tensor) -> Moments:
+    def _moments_of(self, x: Tensor) -> ExampleMoments:
         """Return the moments of a tensor; those of the input of a call were measured as the output of another."""
-        known: tuple[int, Moments] | None = self._measured.get(x)  # type: ignore[no-untyped-call]
+        known: tuple[int, ExampleMoments] | None = self._measured.get(x)  # type: ignore[no-untyped-call]
         # Calls in place change the values and this number; tensors of inference mode have none and do not change.
         version = 0 if x.is_inference() else x._version
         if known is None or known[0] != version:
@@ -181,7 +181,7 @@ class Tape(Tracer):
         return known[1]
 
 
-def moments(x: Tensor, examples: int) -> Moments:
+def moments(x: Tensor, examples: int) -> ExampleMoments:
     """Return the moments of values (examples, …), computed in float64 in one pass over pieces of them."""
     has_examples = x.dim() > 1 and len(x) == examples > 1
     first = x[:1].reshape(1, -1).double() if has_examples else torch.zeros((), dtype=torch.float64, device=x.device)
@@ -196,11 +196,11 @@ def moments(x: Tensor, examples: int) -> Moments:
             apart += torch.dot(values.view(-1), values.view(-1))
     size = max(x.numel(), 1)
     if not has_examples:
-        return Moments(float(squares) / size)
+        return ExampleMoments(float(squares) / size)
     between = max((float(apart) - float(sums.square().sum()) / examples) / size, 0.0)
     # The variance is the mean of the variances over examples plus the variance of the means.
     whole = between + float((first + sums / examples).var(correction=0))
-    return Moments(float(squares) / size, between / whole if whole > 0 else 0.0, between**0.5)
+    return ExampleMoments(float(squares) / size, between / whole if whole > 0 else 0.0, between**0.5)
 
 
 def _mean_cosine(x: Tensor) -> float:
@@ -219,12 +219,12 @@ def _mask(factors: tuple[Any, ...]) -> Tensor | None:
     return None
 
 
-def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
+def _note(of: weakref.ref[LayerEvent], gradient: Tensor) -> None:
     if (event := of()) is not None:
         event.gradient = norm_of(gradient.detach()) / sqrt(max(gradient.numel(), 1))
 
 
-def _describe(event: Event, seen: Seen) -> None:
+def _describe(event: LayerEvent, seen: Seen) -> None:
     """Fill in the attributes that only some kinds have."""
     y = event.output.detach()
     if event.call.layer == "activation" and y.dim() > 1:
@@ -285,7 +285,7 @@ def _saturated_gates(args: tuple[Any, ...], y: Tensor) -> float:
     return float(_FLAT["sigmoid"](torch.cat([own, cell], -1).sigmoid()).double().mean())
 
 
-def _normalized(event: Event, seen: Seen) -> int | None:
+def _normalized(event: LayerEvent, seen: Seen) -> int | None:
     """Return the number of values from which each statistic of a norm is computed; None for stored statistics."""
     examples, channels, *positions = (*event.call.reads[0][1], 1)
     if event.call.name in ("layer_norm", "rms_norm"):

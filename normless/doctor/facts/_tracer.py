@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from normless._internal.exclusive import exclusive
 from normless._internal.reach import reachable
-from normless.doctor.facts._flow import LOSS, Call, Flow
-from normless.probes import Loss, compute_output, loss_of
-from normless.recording import Observer, Run
+from normless.doctor.facts._flow import LOSS, PassFlow, TensorCall
+from normless.exclusive import exclusive
+from normless.probes import Loss
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.recording._modules import ModuleRun, Observer
 
 # What a network or a loss raises for arguments that it does not take.
 REFUSED = (RuntimeError, ValueError, TypeError, IndexError)
@@ -27,7 +29,7 @@ Gradients = tuple[Tensor | None, ...]
 class Seen:
     """A call with its arguments, the tensors that it made, what `before_call` returned, and whether the loss runs."""
 
-    call: Call
+    call: TensorCall
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     made: list[Tensor]
@@ -57,7 +59,7 @@ class Tracer(Observer):
 
     def __init__(self, receive: Callable[[Seen], object] | None = None) -> None:
         super().__init__()
-        self.flow = Flow()
+        self.flow = PassFlow()
         self.failed, self._in_loss = "", False
         self.entered: set[str] = set()
         self._receive = receive
@@ -90,7 +92,7 @@ class Tracer(Observer):
         if self._receive is not None:
             self._receive(seen)
 
-    def on_enter(self, run: Run) -> None:
+    def on_enter(self, run: ModuleRun) -> None:
         """Note that a module runs."""
         self.entered.add(run.path)
 
@@ -166,7 +168,7 @@ class BackwardTracer(Tracer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.nodes: dict[Any, Call] = {}
+        self.nodes: dict[Any, TensorCall] = {}
 
     def on_call(self, seen: Seen) -> None:
         """Record the nodes that a call added."""
@@ -180,7 +182,7 @@ class BackwardTracer(Tracer):
                 pending += [before for before, _ in node.next_functions]
 
     @contextmanager
-    def hooked(self, receive: Callable[[Call, Any, Gradients, Gradients], None]) -> Iterator[None]:
+    def hooked(self, receive: Callable[[TensorCall, Any, Gradients, Gradients], None]) -> Iterator[None]:
         """Call `receive` with each call, its node, and the gradients of its inputs and results in a backward pass."""
         with ExitStack() as stack:
             for node, call in self.nodes.items():

@@ -11,7 +11,7 @@ from normless._internal.copying import copied
 from normless.doctor._findings import NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._passed import Passed, pass_through
-from normless.probes import predicted_moments
+from normless.probes._signal import predicted_moments
 
 # A class dominates if it is predicted for nine examples in ten but the target of at most half, at twice the loss of
 # guessing.

@@ -19,14 +19,14 @@ from normless._internal.copying import copied
 from normless.doctor._findings import Finding, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._held import held, held_elsewhere, named_groups, parts_of
-from normless.nn import Pointwise
+from normless.nn._activation import Pointwise
 from normless.optim._decay import decays_of
 from normless.optim._named import MUON
 from normless.optim._roles import parameter_roles
 from normless.optim._uses import follows_guidelines
-from normless.probes import preserve_random_state
 from normless.residual import ResidualMap
 from normless.residual._classify import kind_of
+from normless.state import preserve_random_state
 
 # Methods that initialize a network: one module at a time, and all modules at once.
 BY_MODULE = "_init_weights"

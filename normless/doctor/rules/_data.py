@@ -8,7 +8,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._held import held
 from normless.doctor.facts._nonfinite import Broken, find_broken
@@ -196,7 +196,7 @@ def _not_finite(exam: Examination, broken: Broken | None, what: str, mode: str) 
         for labels in exam.labels:
             # The mean over none of the labels.
             if not labels.is_floating_point() and labels.numel() and bool((labels == labels.flatten()[0]).all()):
-                evidence: Evidence = {"labels": labels.numel(), "index": int(labels.flatten()[0])}
+                evidence: FindingEvidence = {"labels": labels.numel(), "index": int(labels.flatten()[0])}
                 return finding("ignored_labels", (), evidence)
     evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": broken.line}
     words = {"mode": mode, "does": broken.does, "reads": broken.all_reads, "place": call.place}
@@ -208,5 +208,5 @@ def _of_state(model: nn.Module, name: str, mode: str) -> Finding:
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     counts = {key: int((~own.detach().isfinite()).sum()) for key, own in state.items() if own.is_floating_point()}
     others = [key for key, count in counts.items() if count and key != name]
-    evidence: Evidence = {"values": counts[name], "more": len(others)}
+    evidence: FindingEvidence = {"values": counts[name], "more": len(others)}
     return finding("not_finite_state", [name, *others], evidence, grade=not mode, mode=mode)

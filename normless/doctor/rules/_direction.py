@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from normless.doctor._findings import Evidence, NotAsked, Steps, check, finding
+from normless.doctor._findings import FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._tracer import REFUSED, Seen, Tracer
-from normless.probes import compute_output, loss_of, own_loss, preserve_state
+from normless.probes.hooks._losses import loss_of, own_loss
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state
 
 # Distances along the gradient, in units of the size of what is moved. A loss without a bound grows at least in
 # proportion to the last two of them; this share of the growth is required.
@@ -120,9 +122,9 @@ def _is_unbounded(loss_at: Callable[[float], Tensor], sign: int) -> bool:
     )
 
 
-def _against_targets(exam: Examination, is_maximized: bool) -> tuple[str, Evidence] | None:
+def _against_targets(exam: Examination, is_maximized: bool) -> tuple[str, FindingEvidence] | None:
     """Return words and losses if outputs that equal the targets are worse than those that equal other targets."""
-    found: Evidence = {}
+    found: FindingEvidence = {}
     for encoded in _as_outputs(exam.passed.logits, exam.targets):
         with suppress(*REFUSED), torch.no_grad():
             right, wrong = (float(exam.loss_at(outputs)) for outputs in (encoded, encoded.roll(1, 0)))
@@ -152,7 +154,7 @@ def _as_outputs(outputs: Tensor, targets: object) -> list[Tensor]:
     return [classes, 10 * classes]
 
 
-def _against_agreement(exam: Examination, is_maximized: bool) -> tuple[str, Evidence] | None:
+def _against_agreement(exam: Examination, is_maximized: bool) -> tuple[str, FindingEvidence] | None:
     """Return words if every similarity in the loss is to fall, or every distance is to grow."""
     # The results of functions that measure how well trained values agree with others.
     results: list[tuple[str, Tensor]] = []

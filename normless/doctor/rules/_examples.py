@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from normless._internal.state import preserve_random_state
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._changes import change_of, find_padding, spread_at
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import MOVES, PRODUCTS, Call
+from normless.doctor.facts._flow import MOVES, PRODUCTS, TensorCall
 from normless.doctor.facts._relations import find_shifted
 from normless.doctor.facts._tracer import REFUSED, with_rows
 from normless.residual._classify import kind_of
+from normless.state import preserve_random_state
 
 # Outputs of an example depend on other examples if they change by more than this share of the largest output.
 CHANGED = 1e-4
@@ -94,12 +94,12 @@ def _change_among_others(exam: Examination, count: int, kept: int, place: int) -
     return float(change_of(exam, with_rows(exam.inputs, count, [1, *range(1, count)]))[1:].max())
 
 
-def _at(call: Call | None) -> dict[str, Any]:
+def _at(call: TensorCall | None) -> dict[str, Any]:
     """Return a call in words, for the titles of findings."""
     return {"at": "" if call is None else f", at {call.name}{call.words['at']}"}
 
 
-def _mixed(exam: Examination, count: int, evidence: Evidence) -> Iterator[Finding]:
+def _mixed(exam: Examination, count: int, evidence: FindingEvidence) -> Iterator[Finding]:
     """Report examples that depend on each other, with the first operation that mixes them."""
     if _has_positions_first(exam) or _is_graph(exam, call := _mixing(exam, count), count):
         return
@@ -110,7 +110,7 @@ def _mixed(exam: Examination, count: int, evidence: Evidence) -> Iterator[Findin
     yield finding(kind, where, evidence, advice=_is_meant(call), **_at(call))
 
 
-def _is_meant(call: Call | None) -> bool:
+def _is_meant(call: TensorCall | None) -> bool:
     """Whether a call reads a batch to which an axis before the examples was added, as one sequence of all of them."""
     read = None if call is None else next(call.sources(), None)
     while read is not None and read.name in MOVES and read.reads:
@@ -129,7 +129,7 @@ def _has_positions_first(exam: Examination) -> bool:
     return any(any(find_padding([x.t()])) and not any(find_padding([x])) for x in tokens)
 
 
-def _mixing(exam: Examination, count: int) -> Call | None:
+def _mixing(exam: Examination, count: int) -> TensorCall | None:
     """Return the first operation through which examples influence each other, or None if unknown."""
     others = {size for tensor in exam.given for size in tensor.shape[1:]}
     for number in (*(few for few in FEW if few < count and few not in others), count):
@@ -142,7 +142,7 @@ def _mixing(exam: Examination, count: int) -> Call | None:
     return None
 
 
-def _is_graph(exam: Examination, mixing: Call | None, count: int) -> bool:
+def _is_graph(exam: Examination, mixing: TensorCall | None, count: int) -> bool:
     """Whether examples are nodes: they read each other by indices that are data, or by a matrix of all pairs.
 
     The matrix does not depend on parameters.
@@ -165,7 +165,12 @@ def check_reshapes(exam: Examination) -> Steps:
         before, after = call.reads[0][1], call.shape
         moved = _moved_axis(before, after, examples)
         if moved is not None:
-            evidence: Evidence = {"operation": call.name, "before": str(before), "after": str(after), "size": moved}
+            evidence: FindingEvidence = {
+                "operation": call.name,
+                "before": str(before),
+                "after": str(after),
+                "size": moved,
+            }
             yield finding("moved_axis", call.where, evidence, **call.words)
             break
     return f"{len(calls)} reshapes"

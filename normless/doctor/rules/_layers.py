@@ -10,12 +10,13 @@ from math import isfinite, nan, sqrt
 import torch
 from torch import Tensor, nn
 
-from normless.doctor._findings import Evidence, NotAsked, Steps, check, finding
+from normless.doctor._findings import FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._tape import Event
+from normless.doctor.facts._tape import LayerEvent
 from normless.doctor.facts._tracer import reals
 from normless.errors import InputsError
-from normless.probes import preserve_random_state, without_zeros
+from normless.probes.dependence._mixing import without_zeros
+from normless.state import preserve_random_state
 
 # Without residual blocks, a single learning rate does not suit layers that differ by this factor.
 FACTOR = 1e4
@@ -92,7 +93,7 @@ def check_layer_gradients(exam: Examination) -> Steps:
     return f"‖∂L/∂y‖ from {norms[0]:.3g} at {where[0]} to {norms[-1]:.3g} at {where[1]}"
 
 
-def _gradient_norm(event: Event) -> float:
+def _gradient_norm(event: LayerEvent) -> float:
     return (event.gradient or 0.0) * sqrt(event.output.numel())
 
 
@@ -114,7 +115,7 @@ def check_units(exam: Examination) -> Steps:
     return f"at most {most:.0%} of the units of an activation are off"
 
 
-def _source(exam: Examination, event: Event) -> str:
+def _source(exam: Examination, event: LayerEvent) -> str:
     """Return the place of an activation; of the layer that it reads, if no module contains the activation alone."""
     if event.call.path and not any(exam.model.get_submodule(event.call.path).children()):
         return event.place
@@ -126,7 +127,7 @@ def check_equal_units(exam: Examination) -> Steps:
     """Look for layers with units of equal weights and equal gradients."""
     if alike := exam.passed.alike:
         shape = exam.model.get_parameter(alike[0]).shape
-        evidence: Evidence = {"layers": len(alike), "units": shape[0], "parameter": alike[0]}
+        evidence: FindingEvidence = {"layers": len(alike), "units": shape[0], "parameter": alike[0]}
         yield finding("identical_units", [name.rpartition(".")[0] for name in alike], evidence)
     return f"{len(alike)} layers with equal units"
 

@@ -11,13 +11,17 @@ from math import nan, prod
 import torch
 from torch import Tensor
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._changes import altered, change_at, change_of, spread_at
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._relations import IGNORED, Column, Shifted, find_columns, find_shifted
+from normless.doctor.facts._relations import IGNORED, InputColumns, Shifted, find_columns, find_shifted
 from normless.doctor.facts._tracer import REFUSED, with_leaf
 from normless.errors import InputsError
-from normless.probes import compute_logits, compute_output, loss_of, preserve_state, without_zeros
+from normless.probes import compute_logits
+from normless.probes.dependence._mixing import without_zeros
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state
 
 # Outputs have changed if they differ by more than this share of the largest output.
 CHANGED = 1e-5
@@ -126,7 +130,7 @@ class _Seen:
         if not largest > self.limit or not self._is_certain(places):
             return
         shift = self.shifted.shift + self._shift_of_loss(places)
-        evidence: Evidence = {"change": largest, "outputs": self.shown.size}
+        evidence: FindingEvidence = {"change": largest, "outputs": self.shown.size}
         if shift > 0:
             yield self._future(places, {**evidence, "shift": shift})
         elif self.shifted.column is not None:
@@ -175,7 +179,7 @@ class _Seen:
         own = (self._largest(self._change(place), place) for place in places[:4, None])
         return any(change > max(self.limit, 10 * noise) for change in own)
 
-    def _future(self, places: Tensor, evidence: Evidence) -> Finding:
+    def _future(self, places: Tensor, evidence: FindingEvidence) -> Finding:
         """Report outputs that see later inputs, with how far they see and the place that lets them."""
         leaf, axis = self.shifted.leaf, self.shifted.axis
         earlier = places[self.shifted.position(places) > 0] - self.shifted.step
@@ -221,11 +225,11 @@ def _bypassed(exam: Examination) -> Iterator[Finding]:
     around = last.reached(lambda call: prod(call.shape) <= wide and call is not last)
     if narrow and logits.dim() > 1 and any(call.kind == "inputs" for call in around):
         code = min(narrow, key=lambda call: prod(call.shape))
-        evidence: Evidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
+        evidence: FindingEvidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
         yield finding("bypassed_bottleneck", code.where, evidence)
 
 
-def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[Finding]:
+def _by_column(exam: Examination, targets: Tensor, column: InputColumns) -> Iterator[Finding]:
     """Report a column of the inputs that determines the targets, if the outputs depend on it."""
     x, columns = exam.given[column.leaf].detach(), list(column.columns)
     flat = x.reshape(len(x), -1).clone()
@@ -239,7 +243,12 @@ def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[F
     if not is_answer or _is_margin(change, targets, limit):
         return
     named, largest = ", ".join(map(str, columns[:4])), float(change.max())
-    evidence: Evidence = {"column": named, "relation": column.relation, "change": largest, "outputs": exam.size}
+    evidence: FindingEvidence = {
+        "column": named,
+        "relation": column.relation,
+        "change": largest,
+        "outputs": exam.size,
+    }
     # Numbers made for a trial of the code are often a multiple of one column, but not a standardized copy of it.
     values = values.double()
     is_scaled = bool((values.mean(0).abs() < SCALED).all()) and bool(((values.std(0) - 1).abs() < SCALED).all())

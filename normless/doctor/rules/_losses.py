@@ -9,7 +9,7 @@ from math import inf, log
 import torch
 from torch import Tensor
 
-from normless.doctor._findings import Evidence, Finding, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._tape import LossCall
 
@@ -49,7 +49,7 @@ def _of_logits(exam: Examination, made: LossCall) -> Iterator[Finding]:
     for source in [*made.call.sources()][:1] if made.call.name in _OF_LOGITS else ():
         activation = source.origin()
         if activation.in_loss and activation.plain in _ACTIVATIONS:
-            evidence: Evidence = {"function": made.call.name, "line": activation.words["line"]}
+            evidence: FindingEvidence = {"function": made.call.name, "line": activation.words["line"]}
             yield finding("activated_twice", (), evidence, activation=activation.name)
 
 
@@ -59,7 +59,7 @@ def _of_interval(exam: Examination, made: LossCall) -> Iterator[Finding]:
     if name not in _TAKES or target is None or not target.numel():
         return
     (low, high), takes = _TAKES[name]
-    evidence: Evidence = {"smallest": float(target.min()), "largest": float(target.max()), "function": name}
+    evidence: FindingEvidence = {"smallest": float(target.min()), "largest": float(target.max()), "function": name}
     is_outside = bool(((target < low) | (target > high)).any())
     if is_outside or (low == -high and not bool((target.abs() == high).all())):
         yield finding("targets_out_of_range", (), evidence, takes=takes)
@@ -146,7 +146,7 @@ def _of_classes(exam: Examination, made: LossCall) -> Iterator[Finding]:
         share = float((target == label).double().mean())
         if 0 < share < 1 and not _is_padding(exam, classes, label):
             how = f"ignore_index={label}" if label == ignored else "its weight of 0"
-            evidence: Evidence = {"class": label, "share": share, "classes": classes}
+            evidence: FindingEvidence = {"class": label, "share": share, "classes": classes}
             # In images the class of the background may be left out on purpose.
             yield finding("ignored_class", (), evidence, how=how, advice=any(t.dim() > 2 for t in exam.labels))
             return
@@ -227,7 +227,7 @@ def _of_mask(exam: Examination, made: LossCall) -> Iterator[Finding]:
     means = (call for call in exam.in_loss if call.name == "mean" and next(call.sources(), None) is made.call)
     call = next(means, None)
     if share <= SPARSE and not is_one_hot and call is not None:
-        evidence: Evidence = {"share": share, "positions": mask.numel(), "line": call.words["line"]}
+        evidence: FindingEvidence = {"share": share, "positions": mask.numel(), "line": call.words["line"]}
         yield finding("masked_mean", (), evidence)
 
 

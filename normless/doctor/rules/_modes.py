@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.doctor._findings import Evidence, NotAsked, Steps, check, finding
+from normless.doctor._findings import FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._tracer import tensors
 from normless.residual._batch_statistics import keeps_statistics, takes_batch_statistics
@@ -47,10 +47,10 @@ def check_modes(exam: Examination) -> Steps:
     trained, evaluated = exam.passed.loss, exam.evaluated_loss
     is_worse = evaluated is not None and evaluated > TIMES * abs(trained)
     is_far_above = is_worse and (evaluated or 0.0) - trained > SHARE * exam.guessing
-    losses: Evidence = {"training": trained, "evaluation": evaluated or 0.0}
+    losses: FindingEvidence = {"training": trained, "evaluation": evaluated or 0.0}
     if lagging := {name: norm for name, norm in tracked.items() if is_far_above and _lags(norm)}:
         slowest = min(lagging.values(), key=_left_of_initial)
-        evidence: Evidence = {"norms": len(lagging), "batches": _batches(slowest), **losses}
+        evidence: FindingEvidence = {"norms": len(lagging), "batches": _batches(slowest), **losses}
         state = {"momentum": slowest.momentum or 0.0, "share": _left_of_initial(slowest)}
         yield finding("lagging_statistics", list(lagging), {**evidence, **state})
     elif not left and isfinite(trained):
@@ -170,7 +170,7 @@ def check_statistics(exam: Examination) -> Steps:
     if few := {name: values for name, (count, values) in sizes.items() if count < ENOUGH}:
         smallest = min(few, key=few.__getitem__)
         noise = sqrt(2 / (examples - 1)) if examples > 1 else inf
-        evidence: Evidence = {"examples": examples, "norms": len(few), "relative_deviation_of_variance": noise}
+        evidence: FindingEvidence = {"examples": examples, "norms": len(few), "relative_deviation_of_variance": noise}
         evidence = {**evidence, "values_in_smallest": few[smallest], "smallest": smallest}
         words = "examples" if examples > 1 else "example"
         yield finding("small_batch", list(few), evidence, grade=1 / max(examples, 1), example_or_examples=words)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._changes import change_of
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import PRODUCTS, Call
+from normless.doctor.facts._flow import PRODUCTS, TensorCall
 from normless.doctor.facts._guessing import descend, lowest_within
 from normless.doctor.facts._relations import explained
 from normless.doctor.facts._tracer import REFUSED, with_leaf
@@ -56,10 +56,10 @@ def check_last_activation(exam: Examination) -> Steps:
     return f"{last.name}, and the loss takes its values"
 
 
-def _out_of_reach(exam: Examination, low: float, high: float, source: Call) -> Iterator[Finding]:
+def _out_of_reach(exam: Examination, low: float, high: float, source: TensorCall) -> Iterator[Finding]:
     """Report outputs that are bounded, if the loss within the bounds is far above the lowest that others have."""
     outputs, targets = exam.passed.logits, exam.targets
-    evidence: Evidence = {"activation": source.plain}
+    evidence: FindingEvidence = {"activation": source.plain}
     if low == high:
         yield finding("softmax_over_one", (source.place,), {**evidence, "value": low})
         return
@@ -84,7 +84,7 @@ def _out_of_reach(exam: Examination, low: float, high: float, source: Call) -> I
     yield finding(kind, (source.place,), evidence)
 
 
-def _squashed(exam: Examination) -> tuple[Call, str] | None:
+def _squashed(exam: Examination) -> tuple[TensorCall, str] | None:
     """Find an activation with values that the loss takes for logits, by the calls or by the values of the loss."""
     for call in exam.in_loss:
         if call.name in TAKES_LOGITS:
@@ -95,7 +95,7 @@ def _squashed(exam: Examination) -> tuple[Call, str] | None:
     return (last, "the loss") if _is_activation(last) and takes_logits(exam) else None
 
 
-def _is_activation(call: Call) -> bool:
+def _is_activation(call: TensorCall) -> bool:
     """Whether a call bounds or rectifies values that a loss may take for logits; a clamp does so on purpose."""
     return call.layer in ("activation", "softmax") and call.name not in ("log_softmax", "clamp", "hardtanh")
 
@@ -169,7 +169,7 @@ def check_invariance(exam: Examination) -> Steps:
             change = _change(exam, number, x, kind)
             if change < INVARIANT:
                 norm = next(iter(exam.events("norm")), None)
-                evidence: Evidence = {"statistic": kind, "explained": share, "change": change}
+                evidence: FindingEvidence = {"statistic": kind, "explained": share, "change": change}
                 at = f" (the first norm is {norm.call.name} at {norm.place})" if norm else ""
                 yield finding("invariant_outputs", norm.call.where if norm else (), evidence, at=at)
                 return f"the outputs do not depend on the {kind} of an example"
@@ -222,7 +222,7 @@ def _fixed_outputs(exam: Examination) -> Iterator[Finding]:
         return
     floor = _lowest_fixed(exam, trained=any(p.requires_grad for p in norm.parameters), size=size)
     if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * exam.guessing > 0:
-        evidence: Evidence = {"lowest_loss": floor, "guessing": exam.guessing, "outputs": outputs.shape[1]}
+        evidence: FindingEvidence = {"lowest_loss": floor, "guessing": exam.guessing, "outputs": outputs.shape[1]}
         yield finding("normalized_outputs", norm.call.where, {**evidence, "norm": norm.call.name})
 
 

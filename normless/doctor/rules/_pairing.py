@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import preserve_random_state, quiet
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import MOVES, PRODUCTS, Call
+from normless.doctor.facts._flow import MOVES, PRODUCTS, TensorCall
 from normless.doctor.facts._tracer import REFUSED, tensors, with_leaf, with_rows
-from normless.probes import loss_of
+from normless.probes.hooks._losses import loss_of
+from normless.state import preserve_random_state, quiet
 
 # Losses and gradients are the same up to this share of the largest ones, by the type in which a loss takes outputs.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -70,7 +70,7 @@ def check_pairing(exam: Examination) -> Steps:
     if before is None or not before.is_as(_value(exam, output, exam.targets)):
         raise NotAsked("the loss draws random numbers, or has no gradient")
     reaches_all = all(bool(part.any()) for part in before.gradients)
-    used: tuple[Tensor, Call, _Value] | None = None
+    used: tuple[Tensor, TensorCall, _Value] | None = None
     for number, target in enumerate(targets):
         if torch.equal(with_rows(target, count, order), target):
             continue
@@ -153,7 +153,7 @@ def _value(exam: Examination, output: Any, targets: Any) -> _Value | None:
     return None
 
 
-def _reader(exam: Examination, target: Tensor) -> Call | None:
+def _reader(exam: Examination, target: Tensor) -> TensorCall | None:
     """Return the first call of the loss that computes with a target, or selects by it."""
     given = exam.flow.of(target)
     for call in exam.in_loss:
@@ -163,18 +163,20 @@ def _reader(exam: Examination, target: Tensor) -> Call | None:
     return None
 
 
-def _finding(exam: Examination, value: _Value, read: Call | None, what: str, target: Tensor, kind: str) -> Finding:
+def _finding(
+    exam: Examination, value: _Value, read: TensorCall | None, what: str, target: Tensor, kind: str
+) -> Finding:
     """Return the finding, advice for losses that may compare all pairs on purpose."""
     # A result with two axes of examples is that of all pairs.
     pairs = next((call for call in exam.in_loss if call.shape.count(len(target)) > 1), read)
     line = str(pairs.line) if pairs is not None and pairs.line is not None else ""
     shapes = {"targets": str(tuple(target.shape)), "outputs": str(tuple(exam.logits.shape))}
-    evidence: Evidence = {"loss": value.loss, **shapes, "line": line or "the loss"}
+    evidence: FindingEvidence = {"loss": value.loss, **shapes, "line": line or "the loss"}
     advice = any(call.is_trained and _compares_all(call) for call in exam.in_loss)
     return finding(kind, (), evidence, what=what, at=f", at {line}" if line else "", advice=advice)
 
 
-def _compares_all(call: Call) -> bool:
+def _compares_all(call: TensorCall) -> bool:
     """Whether a call may compare all pairs on purpose, or selects among them."""
     selects = call.name in _SELECTS and bool(call.reads) and prod(call.shape) < prod(call.reads[0][1])
     return call.name in _ALL_PAIRS or selects

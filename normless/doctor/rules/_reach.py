@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import KINDS, PRODUCTS, Call
+from normless.doctor.facts._flow import KINDS, PRODUCTS, TensorCall
 from normless.doctor.facts._held import held
 from normless.doctor.facts._ranges import range_of
-from normless.doctor.facts._tape import Event
+from normless.doctor.facts._tape import LayerEvent
 from normless.doctor.facts._tracer import BackwardTracer, Gradients, Seen, parameters_behind, tensors
 
 # A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.
@@ -107,7 +107,7 @@ def _lost(exam: Examination, without: list[str]) -> Iterator[Finding]:
     reached = {call for end in (exam.last, *exam.flow.calls[-1:]) for call in end.reached()}
     asked = {*without}
     # The parameters without a gradient on which results depend that have a history.
-    behind: dict[Call, list[str]] = {}
+    behind: dict[TensorCall, list[str]] = {}
     for call in exam.flow.calls if asked else ():
         sources = [*call.sources()]
         own = [source.name for source in sources if source.kind == "parameter" and source.name in asked]
@@ -124,7 +124,7 @@ def _lost(exam: Examination, without: list[str]) -> Iterator[Finding]:
 def _copied(exam: Examination, without: list[str]) -> Iterator[Finding]:
     """Report a layer that reads values without a history, or an output that has none itself."""
     ids = {id(exam.model.get_parameter(name)) for name in without}
-    trained: Event | None = None
+    trained: LayerEvent | None = None
     for event in exam.passed.events:
         if event.detached and trained is not None:
             yield finding("detached", event.call.where, {"after": trained.place})
@@ -148,8 +148,8 @@ def _unused(exam: Examination, without: list[str]) -> Iterator[Finding]:
 def _detached_steps(exam: Examination) -> Iterator[Finding]:
     """Report a line that detaches what it has detached before, so that steps learn nothing from later ones."""
     # For each call, how often each line has detached what it depends on.
-    depth: dict[Call, Counter[str]] = {}
-    most: dict[str, tuple[int, Call]] = {}
+    depth: dict[TensorCall, Counter[str]] = {}
+    most: dict[str, tuple[int, TensorCall]] = {}
     for call in exam.flow.calls:
         longest = Counter[str]()
         for source in call.sources():
@@ -186,7 +186,7 @@ def check_stops(exam: Examination) -> Steps:
         yield finding("softmax_over_one", call.where, {"activation": call.name, "value": call.range.low})
         return f"{call.name} at {call.place} is over one value"
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    evidence: Evidence = {"operation": call.plain, "parameters": len(names), "all_parameters": len(norms)}
+    evidence: FindingEvidence = {"operation": call.plain, "parameters": len(names), "all_parameters": len(norms)}
     yield finding("zero_gradient", layers, evidence, grade=len(names) == len(norms), **call.words)
     return f"{call.plain} at {call.place} passes none to {len(names)} of {len(norms)}"
 
@@ -201,11 +201,11 @@ class _Softmaxes(BackwardTracer):
             seen.call.range = range_of(seen)
 
 
-def _stops(exam: Examination, zeros: list[str]) -> list[tuple[Call, list[str]]]:
+def _stops(exam: Examination, zeros: list[str]) -> list[tuple[TensorCall, list[str]]]:
     """Return the calls that stop the gradient, in the order of the backward pass, with the parameters behind them."""
-    stopped: list[tuple[Call, set[int]]] = []
+    stopped: list[tuple[TensorCall, set[int]]] = []
 
-    def passed(call: Call, node: object, before: Gradients, after: Gradients) -> None:
+    def passed(call: TensorCall, node: object, before: Gradients, after: Gradients) -> None:
         passes = tuple(gradient for gradient in before if gradient is not None)
         is_factor = call.plain in _FACTORS or call.name in _FACTORS
         if _any_nonzero(after) and passes and not _any_nonzero(passes) and not is_factor:

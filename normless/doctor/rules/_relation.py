@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.experiments._engine import MANY, is_fitted, tried
 from normless.doctor.facts._changes import before_end
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._relations import IGNORED
 from normless.doctor.facts._tracer import reals
-from normless.probes import compute_output, loss_of, preserve_state
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_state
 
 # Class indices are judged as quantities from this number of classes, and if this share of them can be told apart.
 CLASSES, APART = 5, 0.7
@@ -102,7 +104,7 @@ def _contradictions(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     share = float(clashing[index].double().mean())
     if share >= CONTRADICTIONS:
         # Actions of a policy may differ in the same state, and states of few numbers recur.
-        evidence: Evidence = {"share": share, "examples": len(x), "distinct": len(distinct)}
+        evidence: FindingEvidence = {"share": share, "examples": len(x), "distinct": len(distinct)}
         yield finding("contradicting_labels", (), evidence, advice=bool((x == x.round()).all()))
 
 
@@ -122,7 +124,7 @@ def _indices(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     first, second = torch.triu_indices(len(classes), len(classes), 1)
     between = torch.cdist(centers, centers)[first, second]
     order = float(torch.corrcoef(torch.stack([between, (second - first).double()]))[0, 1])
-    evidence: Evidence = {"classes": len(classes), "told_apart": apart, "correlation": order}
+    evidence: FindingEvidence = {"classes": len(classes), "told_apart": apart, "correlation": order}
     yield finding("regressed_indices", (), evidence, advice=not (apart > APART and order < ORDERED))
 
 
@@ -166,7 +168,7 @@ def _padding(exam: Examination, tokens: Tensor, targets: Tensor) -> Iterator[Fin
         if is_counted and made.values["target"].numel() == targets.numel() and made.values["reduction"] != "none":
             weight = made.values["weight"]
             if weight is None or bool(weight[int(pad)]):
-                evidence: Evidence = {"share": share, "token": int(pad)}
+                evidence: FindingEvidence = {"share": share, "token": int(pad)}
                 yield finding("padding_counts", (), evidence, advice=share < PADDING)
                 return
 
@@ -188,7 +190,7 @@ def _uncounted_end(tokens: Tensor, targets: Tensor) -> Iterator[Finding]:
         return
     last = targets.gather(1, is_counted.sum(1, keepdim=True).clamp(min=1) - 1)[ends_padded]
     if float((last == last.mode(0).values).double().mean()) < MOST_ENDS:
-        evidence: Evidence = {"class": int(padding[0]), "texts": len(last), "ends": len(torch.unique(last))}
+        evidence: FindingEvidence = {"class": int(padding[0]), "texts": len(last), "ends": len(torch.unique(last))}
         yield finding("uncounted_end", (), evidence)
 
 
@@ -208,7 +210,7 @@ def check_place(exam: Examination) -> Steps:
     moved, seen = _moves(images[0].detach().double()[:number], masks)
     differs = len(set(moved)) >= max(2, WAYS * len(moved)) or len(moved) < ALL * seen
     if seen >= IMAGES and len(moved) > MOVED * seen and differs:
-        evidence: Evidence = {"moved": len(moved), "examples": seen, "ways": len(set(moved))}
+        evidence: FindingEvidence = {"moved": len(moved), "examples": seen, "ways": len(set(moved))}
         yield finding("moved_targets", (), evidence)
     return f"{len(moved)} of {seen} that correlate with their images lie elsewhere"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.experiments._engine import is_fitted
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._tracer import reals, tensors
@@ -116,7 +116,7 @@ def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Find
     deviations = values.std(0, correction=0)
     largest = int(deviations.argmax())
     deviation, column = float(deviations[largest]), values[:, largest]
-    evidence: Evidence = {"column": largest, "columns": values.shape[1], "deviation": deviation}
+    evidence: FindingEvidence = {"column": largest, "columns": values.shape[1], "deviation": deviation}
     distinct = torch.unique(column).numel()
     is_whole = bool(((column == column.round()) & (column >= 0)).all())
     if columns.given.dim() == 2 and is_whole and distinct >= CATEGORIES and size > LARGE and not has_norms:

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.reach import reachable
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.experiments._engine import MANY, Experiment, tried
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import Call
+from normless.doctor.facts._flow import TensorCall
 from normless.doctor.facts._held import trained_parameters
 from normless.doctor.facts._tape import norm_of
 from normless.doctor.facts._tracer import Seen, Tracer
 from normless.doctor.rules._trials import trial_with
-from normless.probes import loss_of
+from normless.probes.hooks._losses import loss_of
 
 # A term may outweigh another if its gradient is this many times larger.
 FACTOR = 100.0
@@ -30,11 +30,11 @@ ALONE, BESIDE = 0.3, 0.3
 
 
 @dataclass
-class Term:
+class LossTerm:
     """A term of a loss: its position among the numbers, its call and value, and the gradient norms of parameters."""
 
     index: int
-    call: Call
+    call: TensorCall
     value: float
     gradients: list[float]
 
@@ -44,7 +44,7 @@ class _Scalars(Tracer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: dict[Call, Tensor] = {}
+        self.made: dict[TensorCall, Tensor] = {}
 
     def on_call(self, seen: Seen) -> None:
         """Keep a result of one number."""
@@ -65,7 +65,11 @@ def check_terms(exam: Examination) -> Steps:
         return "it is no sum of numbers"
     for term in terms:
         if term.call.is_trained and not term.gradients:
-            known: Evidence = {"value": term.value, "line": term.call.words["line"], "operation": term.call.name}
+            known: FindingEvidence = {
+                "value": term.value,
+                "line": term.call.words["line"],
+                "operation": term.call.name,
+            }
             yield finding("constant_term", (), known)
             break
     ranked = sorted(terms, key=lambda term: -max(term.gradients, default=0.0))
@@ -75,7 +79,7 @@ def check_terms(exam: Examination) -> Steps:
     return f"{len(terms)}, with gradients of norms {', '.join(norms)}"
 
 
-def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
+def _outweighed(exam: Examination, large: LossTerm, small: LossTerm) -> Finding | None:
     """Return a finding if a term that reads the data falls in trial steps alone, but not beside a larger one."""
     assert exam.optimizer is not None
     shared = [(a, b) for a, b in zip(large.gradients, small.gradients, strict=False) if a > 0 and b > 0]
@@ -96,22 +100,22 @@ def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
     trial = trial_with(exam, Experiment(batch={"loss": alone}))
     if not trial.progress > ALONE or small.value - after > BESIDE * (small.value - trial.end):
         return None
-    evidence: Evidence = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
+    evidence: FindingEvidence = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
     evidence = {**evidence, "alone": trial.end, "steps": MANY, "share": 1 / ratio}
     return finding("unbalanced_terms", (), evidence, of_large=_words(large.call), of_small=_words(small.call))
 
 
-def _words(call: Call) -> str:
+def _words(call: TensorCall) -> str:
     return f"{call.name.strip('_')} ({call.line})" if call.line else call.name.strip("_")
 
 
-def _reads_data(call: Call) -> bool:
+def _reads_data(call: TensorCall) -> bool:
     """Whether a call depends on the batch other than through the network."""
     calls = reachable([call], lambda call: call.sources() if call.in_loss else ())
     return any(not call.in_loss and call.kind in ("targets", "inputs") for call in calls)
 
 
-def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
+def terms_of(exam: Examination, model: nn.Module) -> list[LossTerm]:
     """Return the numbers that a network's loss adds up, with the norms of their gradients."""
     scalars = _Scalars()
     with exam.repeated(scalars, model=model) as value:
@@ -120,12 +124,12 @@ def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
         order = {call: index for index, call in enumerate(made)}
         parameters = [*trained_parameters(model).values()]
         return [
-            Term(order[call], call, float(made[call].detach()), _norms(value, made[call], parameters))
+            LossTerm(order[call], call, float(made[call].detach()), _norms(value, made[call], parameters))
             for call in dict.fromkeys(calls)
         ]
 
 
-def _added(call: Call, made: dict[Call, Tensor]) -> Iterator[Call]:
+def _added(call: TensorCall, made: dict[TensorCall, Tensor]) -> Iterator[TensorCall]:
     """Return the calls that made the numbers of a sum; a sum times a number is the sum of its terms."""
     sources = [source for source in call.sources() if source in made]
     if call.plain in ("add", "sub", "rsub") and sources:

@@ -11,14 +11,14 @@ from operator import is_
 import torch
 from torch import Tensor, nn
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.experiments._engine import Experiment, is_fitted
 from normless.doctor.facts._changes import Padding, change_at, change_of, find_padding, influence_of
 from normless.doctor.facts._examination import Examination
-from normless.doctor.facts._flow import Call
+from normless.doctor.facts._flow import TensorCall
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.rules._trials import HALF, is_slow, trial_with
-from normless.probes import own_loss
+from normless.probes.hooks._losses import own_loss
 
 # Outputs are the same if they differ by less than this share of the largest output.
 SAME = 1e-6
@@ -107,7 +107,7 @@ def _leads_to_outputs(exam: Examination, number: int) -> bool:
     return any(source is given for call in exam.last.reached(lambda _: False) for source in call.sources())
 
 
-def _described(exam: Examination, number: int) -> Evidence:
+def _described(exam: Examination, number: int) -> FindingEvidence:
     return {"input": _name(exam, number), "shape": str(tuple(exam.given[number].shape))}
 
 
@@ -128,7 +128,7 @@ def _is_unread(exam: Examination, number: int, where: Tensor | None = None, amon
     return float(change.max()) <= SAME * exam.size
 
 
-def _reader(exam: Examination, number: int) -> Call | None:
+def _reader(exam: Examination, number: int) -> TensorCall | None:
     """Return the first trained call that reads an input, or a view of it."""
     given = exam.flow.of(exam.given[number])
     trained = (call for call in exam.flow.calls if call.is_trained)
@@ -197,7 +197,7 @@ def check_information(exam: Examination) -> Steps:
     return "one number" if narrow is not None else "no layer of one unit is passed by everything"
 
 
-def _narrow(exam: Examination) -> Call | None:
+def _narrow(exam: Examination) -> TensorCall | None:
     """Return the weight layer with one output for each example through which all inputs reach the outputs."""
     logits, last = exam.logits, exam.last
     if logits.dim() < 2 or logits[0].numel() < SEVERAL:
@@ -269,7 +269,7 @@ def check_time(exam: Examination) -> Steps:
     is_stuck = exam.knows("not_fitted")
     for number, ratio in ratios.items() if is_stuck or is_slow(exam) else ():
         if not 1 / FACTOR < ratio < FACTOR:
-            evidence: Evidence = {"ratio": max(ratio, 1 / ratio if ratio else inf), "input": number}
+            evidence: FindingEvidence = {"ratio": max(ratio, 1 / ratio if ratio else inf), "input": number}
             kind = "exploding_through_time" if ratio > 1 else "vanishing_through_time"
             # Slow steps alone do not tell that the first elements matter: a batch may be learned from the last ones.
             yield finding(kind, (), evidence, advice=not is_stuck)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless.doctor._findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._batches import size_of
 from normless.doctor.trained import _limits as limits
 from normless.doctor.trained._shares import Share, of_shares
-from normless.doctor.trained._streams import Features, Sum
-from normless.doctor.trained._subject import UNFIT, Subject
+from normless.doctor.trained._streams import Features, MeasuredSum
+from normless.doctor.trained._subject import UNFIT, TrainedSubject
 from normless.residual._classify import NORMS
 
 # γ is at zero below this share of the median of those that are not, and in norms below this number.
@@ -27,7 +27,7 @@ _EXAMPLES, _IN_BATCH = 16, 8
 
 
 @check("values", blocks=True)
-def check_values(subject: Subject) -> Steps:
+def check_values(subject: TrainedSubject) -> Steps:
     """Look for weights and buffers that are not finite, and negative variances."""
     parameters = dict(subject.model.named_parameters())
     named = dict(chain(parameters.items(), subject.model.named_buffers()))
@@ -40,7 +40,12 @@ def check_values(subject: Subject) -> Steps:
     }
     if wrong:
         name = next(iter(wrong))
-        evidence: Evidence = {"values": wrong[name], "of": named[name].numel(), "name": name, "tensors": len(wrong)}
+        evidence: FindingEvidence = {
+            "values": wrong[name],
+            "of": named[name].numel(),
+            "name": name,
+            "tensors": len(wrong),
+        }
         yield finding("trained_not_finite_state", [*dict.fromkeys(_owner(name) for name in wrong)], evidence)
     for path, variance in _variances(subject):
         if negative := int((variance < 0).sum()):
@@ -52,7 +57,7 @@ def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _variances(subject: Subject) -> Iterator[tuple[str, Tensor]]:
+def _variances(subject: TrainedSubject) -> Iterator[tuple[str, Tensor]]:
     """Return path and running variance of the norms that have one."""
     variances = ((path, getattr(norm, "running_var", None)) for path, norm in subject.norms.items())
     return ((path, variance) for path, variance in variances if isinstance(variance, Tensor))
@@ -64,7 +69,7 @@ def _is_meant(value: Tensor) -> bool:
 
 
 @check("outputs", blocks=True)
-def check_outputs(subject: Subject) -> Steps:
+def check_outputs(subject: TrainedSubject) -> Steps:
     """Look for the first result that is not finite."""
     if (wrong := subject.measured.meter.wrong) is not None:
         place, line = wrong
@@ -73,7 +78,7 @@ def check_outputs(subject: Subject) -> Steps:
 
 
 @check("running statistics")
-def check_fit(subject: Subject) -> Steps:
+def check_fit(subject: TrainedSubject) -> Steps:
     """Compare running statistics with those of the data, where batch norms normalize by the batch as in training."""
     if not subject.norms:
         raise NotAsked("there are no running statistics")
@@ -94,11 +99,11 @@ def check_fit(subject: Subject) -> Steps:
     return f"{len(nats)} batch norms, at most {max(nats.values(), default=0.0):.2g} nats per channel from the data"
 
 
-def _unfitting(subject: Subject, off: list[str], misfit: float) -> Finding:
+def _unfitting(subject: TrainedSubject, off: list[str], misfit: float) -> Finding:
     """Return the finding about the first norm in the order of execution that is off; the inputs may be the cause."""
     fit = subject.fits[off[0]]
     shift, ratio = fit.distance()
-    evidence: Evidence = {"nats": misfit, "limit": limits.MISFIT, "shift": shift, "variance_ratio": ratio}
+    evidence: FindingEvidence = {"nats": misfit, "limit": limits.MISFIT, "shift": shift, "variance_ratio": ratio}
     evidence = {**evidence, "examples": subject.examples, "norms": len(off)}
     # The layer that reads the network's inputs and whose output alone the norm reads.
     known = {} if subject.map is None else subject.map.by_path
@@ -115,7 +120,7 @@ def _unfitting(subject: Subject, off: list[str], misfit: float) -> Finding:
     *("γ at zero", "closed_channels", "gamma_zero", limits.CLOSED),
     "{} layers with γ, at most {} of a layer at zero",
 )
-def check_gamma(subject: Subject) -> Iterator[Share]:
+def check_gamma(subject: TrainedSubject) -> Iterator[Share]:
     """Look for channels that norms, and factors such as layer scale, multiply by zero."""
     named, gammas = dict(subject.model.named_parameters(remove_duplicate=False)), dict[str, tuple[str, Tensor]]()
     for layer in subject.map.layers() if subject.map else ():
@@ -140,11 +145,11 @@ def check_gamma(subject: Subject) -> Iterator[Share]:
     *("units", "trained_dead_units", "dead", limits.DEAD),
     "{} layers with activations, at most {} of a layer's units never vary",
 )
-def check_units(subject: Subject) -> Iterator[Share]:
+def check_units(subject: TrainedSubject) -> Iterator[Share]:
     """Look for units that never vary."""
     for units in subject.measured.meter.before_output():
         if subject.judges(units.layer):
-            evidence: Evidence = {"activation": units.activation, "examples": subject.examples}
+            evidence: FindingEvidence = {"activation": units.activation, "examples": subject.examples}
             yield Share(units.layer, units.constant, len(units.low), evidence, "activation")
 
 
@@ -152,7 +157,7 @@ def check_units(subject: Subject) -> Iterator[Share]:
     *("flat activations", "trained_saturated_units", "flat", limits.FLAT),
     "{} layers with activations, at most {} of a layer's values where the slope is tiny",
 )
-def check_flat(subject: Subject) -> Iterator[Share]:
+def check_flat(subject: TrainedSubject) -> Iterator[Share]:
     """Look for activations whose values are nearly all flat; gates are meant to be."""
     for units in subject.measured.meter.before_output():
         if subject.judges(units.layer) and not units.gates:
@@ -164,7 +169,7 @@ def check_flat(subject: Subject) -> Iterator[Share]:
     *("divisors", "divides_by_epsilon", "near_eps", limits.NEAR_EPSILON),
     "{} norms, variances near ε in at most {} of a norm's statistics",
 )
-def check_divisors(subject: Subject) -> Iterator[Share]:
+def check_divisors(subject: TrainedSubject) -> Iterator[Share]:
     """Look for norms that divide by almost nothing: the variance of most of their statistics is comparable with ε."""
     for path, variance in _variances(subject):
         eps = float(getattr(subject.norms[path], "eps", 0.0))
@@ -178,7 +183,7 @@ def check_divisors(subject: Subject) -> Iterator[Share]:
     *("attention", "trained_saturated_attention", "peaked", limits.PEAKED),
     "{} attentions, at most {} of the rows on one position",
 )
-def check_attention(subject: Subject) -> Iterator[Share]:
+def check_attention(subject: TrainedSubject) -> Iterator[Share]:
     """Look for attentions with all weight on one position."""
     attentions = subject.measured.meter.attentions
     judged = {place: seen for place, seen in attentions.items() if subject.judges(place)}
@@ -192,7 +197,7 @@ def check_attention(subject: Subject) -> Iterator[Share]:
     *("equal units", "equal_units", "equal", limits.EQUAL),
     "{} weights, at most {} of a layer's units equal to others",
 )
-def check_equal(subject: Subject) -> Iterator[Share]:
+def check_equal(subject: TrainedSubject) -> Iterator[Share]:
     """Look for units whose weights are those of another unit, up to a factor."""
     for path, rows in _rows(subject.model):
         if rows.shape[1] >= _INPUTS and 2 <= len(rows) <= _ROWS:
@@ -215,13 +220,13 @@ def _rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @check("outliers")
-def check_outliers(subject: Subject) -> Steps:
+def check_outliers(subject: TrainedSubject) -> Steps:
     """Look for massive activations after residual sums, and for outlier features there and after norms."""
     sums = {name: seen for name, seen in subject.measured.sums.seen.items() if subject.judges(subject.place(name))}
     norms = {path: seen.features for path, seen in subject.measured.divisors.items() if seen.features.tokens}
     if not sums and not norms:
         raise NotAsked(UNFIT if subject.measured.sums.seen else "there is no residual sum and no norm over features")
-    massive: dict[str, Sum] = {}
+    massive: dict[str, MeasuredSum] = {}
     for name, seen in sums.items():
         ratio = seen.largest / seen.median if seen.median > 0 else nan
         subject.note(name, "block", ratio=seen.ratio, largest=seen.largest, over_median=ratio)
@@ -229,7 +234,7 @@ def check_outliers(subject: Subject) -> Steps:
             massive.setdefault(subject.place(name), seen)
     if massive:
         seen = next(iter(massive.values()))
-        evidence: Evidence = {"largest": seen.largest, "median": seen.median}
+        evidence: FindingEvidence = {"largest": seen.largest, "median": seen.median}
         evidence = {**evidence, "channel": seen.channel, "token": seen.position, "blocks": len(massive)}
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
         yield finding("massive_activations", list(massive), evidence, at=at)

@@ -1,4 +1,4 @@
-"""`nl.diagnose_trained`: is the network of a checkpoint healthy?"""
+"""`nl.check_health`: is the network of a checkpoint healthy?"""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import require_whole
-from normless._internal.exclusive import exclusive
-from normless._internal.state import in_mode
 from normless.doctor._findings import LEADING, Check, Finding, causes_of, in_order
 from normless.doctor._report import Diagnosis
 from normless.doctor.facts._batches import read_batches
 from normless.doctor.trained import _checks as checks, _removal as removal
 from normless.doctor.trained._limits import QUANTITIES
-from normless.doctor.trained._subject import Subject
+from normless.doctor.trained._subject import TrainedSubject
 from normless.errors import InputsError, NormlessError
+from normless.exclusive import exclusive
 from normless.probes import Loss
 from normless.residual import ResidualMap, residual_map as find_residual_map
 from normless.spec import jsonable
+from normless.state import in_mode
 
 # More rows than this are shortened in texts.
 _MOST_ROWS = 60
@@ -82,16 +82,18 @@ _REMOVALS = (removal.check_parts, removal.check_cost)
 
 
 @exclusive
-def diagnose_trained(
+def check_health(
     model: nn.Module,
     batches: Any,
     *,
     loss: Loss = F.cross_entropy,
     residual_map: ResidualMap | None = None,
-    most: int = 16,
+    most_batches: int = 16,
     remove: bool = True,
 ) -> Health:
     """Find what is wrong with a trained network, by layer, on calibration batches in evaluation mode.
+
+    `diagnose` says why a network does not train; this says whether what training left computes as it should.
 
     Looked for are weights and results that are not finite; running statistics that are fresh, or do not fit the data,
     also because of other preprocessing; channels with γ at zero; units that never vary; activations and attentions
@@ -111,7 +113,7 @@ def diagnose_trained(
             single batch.
         loss: as in `diagnose`; a loss that does not take the outputs is not measured.
         residual_map: the network's map; computed if None. Without one, nothing is left out.
-        most: the largest number of batches that are read.
+        most_batches: the largest number of batches that are read.
         remove: whether branches, layers and divisors are left out one at a time.
 
     Raises:
@@ -121,16 +123,11 @@ def diagnose_trained(
     require_whole(model)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputsError(f"Expected a trained network, got lazy parameters ({lazy[0]}), which have no values.")
-    if most < 1:
-        raise ValueError(f"Expected to read 1 batch or more, got most={most}.")
-    subject = Subject(model, read_batches(model, batches, most), loss, residual_map)
+    if most_batches < 1:
+        raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
+    subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map)
     if residual_map is None:
-        positional, named = arguments_of(subject.batches[0][0])
-        try:
-            with in_mode(model, False):
-                subject.map = find_residual_map(model, *positional, **named)
-        except NormlessError as error:
-            subject.unmapped = str(error)
+        _find_map(subject)
     made: list[Check] = []
     for each in (*_CHECKS, *(_REMOVALS if remove else ())):
         made.append(each(subject))
@@ -142,6 +139,16 @@ def diagnose_trained(
     places = {place for each in made for found in each.findings for place in found.where}
     order = {place: subject.at(place) for place in places}
     return Health(_led(made, order), missed, table=_table(subject), passes=subject.passes, order=order)
+
+
+def _find_map(subject: TrainedSubject) -> None:
+    """Set the map of the network, or the reason why it has none."""
+    positional, named = arguments_of(subject.batches[0][0])
+    try:
+        with in_mode(subject.model, False):
+            subject.map = find_residual_map(subject.model, *positional, **named)
+    except NormlessError as error:
+        subject.unmapped = str(error)
 
 
 def _led(made: list[Check], order: dict[str, int]) -> tuple[Check, ...]:
@@ -156,7 +163,7 @@ def _led(made: list[Check], order: dict[str, int]) -> tuple[Check, ...]:
     return tuple(replace(each, findings=tuple(map(led, each.findings))) for each in made)
 
 
-def _table(subject: Subject) -> pd.DataFrame:
+def _table(subject: TrainedSubject) -> pd.DataFrame:
     """Return the rows in execution order: layers of the map, blocks after their layers, others as they were seen."""
     order: list[str] = []
     if subject.map is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Quantity:
+class HealthQuantity:
     """A column of the table by layer.
 
     Attributes:
@@ -42,20 +42,20 @@ MASSIVE, OVER_MEDIAN = 100.0, 300.0
 # stream is arbitrary, so there it must also be this many times the median.
 OUTLIER, OF_LAYERS, OF_TOKENS, TIMES = 6.0, 0.25, 0.06, 20.0
 
-QUANTITIES: dict[str, Quantity] = {
-    "dead": Quantity("share of units that never vary", DEAD),
-    "flat": Quantity("share of values where the activation is flat", FLAT),
-    "peaked": Quantity("share of rows of attention on one position", PEAKED),
-    "gamma_zero": Quantity("share of channels with γ at zero", CLOSED),
-    "misfit": Quantity("running statistics to those of the data, nats", MISFIT, log=True),
-    "near_eps": Quantity(f"share of variances below {ABOUT:.1f} ε", NEAR_EPSILON),
-    "equal": Quantity("share of units equal to another, up to a factor", EQUAL),
-    "ratio": Quantity("branch / skip path", log=True),
-    "removal": Quantity("change of the output without the branch or layer", IDLE, below=True, log=True),
-    "removal_loss": Quantity("loss without the branch or layer, minus loss"),
-    "largest": Quantity("largest magnitude after the sum", MASSIVE, log=True),
-    "over_median": Quantity("largest magnitude / median", OVER_MEDIAN, log=True),
-    "spread": Quantity("coefficient of variation of the divisor"),
-    "cost": Quantity("change of the output with a constant divisor", log=True),
-    "cost_loss": Quantity("loss with a constant divisor, minus loss"),
+QUANTITIES: dict[str, HealthQuantity] = {
+    "dead": HealthQuantity("share of units that never vary", DEAD),
+    "flat": HealthQuantity("share of values where the activation is flat", FLAT),
+    "peaked": HealthQuantity("share of rows of attention on one position", PEAKED),
+    "gamma_zero": HealthQuantity("share of channels with γ at zero", CLOSED),
+    "misfit": HealthQuantity("running statistics to those of the data, nats", MISFIT, log=True),
+    "near_eps": HealthQuantity(f"share of variances below {ABOUT:.1f} ε", NEAR_EPSILON),
+    "equal": HealthQuantity("share of units equal to another, up to a factor", EQUAL),
+    "ratio": HealthQuantity("branch / skip path", log=True),
+    "removal": HealthQuantity("change of the output without the branch or layer", IDLE, below=True, log=True),
+    "removal_loss": HealthQuantity("loss without the branch or layer, minus loss"),
+    "largest": HealthQuantity("largest magnitude after the sum", MASSIVE, log=True),
+    "over_median": HealthQuantity("largest magnitude / median", OVER_MEDIAN, log=True),
+    "spread": HealthQuantity("coefficient of variation of the divisor"),
+    "cost": HealthQuantity("change of the output with a constant divisor", log=True),
+    "cost_loss": HealthQuantity("loss with a constant divisor, minus loss"),
 }

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.doctor.facts._flow import KINDS, Call, Line
+from normless.doctor.facts._flow import KINDS, CodeLine, TensorCall
 from normless.doctor.facts._tape import attention_weights
 from normless.doctor.facts._tracer import Seen, Tracer
 from normless.doctor.trained._limits import CERTAIN
 from normless.doctor.trained._streams import Divisors
 from normless.nn._channels import has_channels_first
-from normless.recording import Run
+from normless.recording._modules import ModuleRun
 from normless.residual._classify import NORMS
 
 # A unit whose values differ by less than this share of the layer's RMS is constant.
@@ -43,7 +43,7 @@ _PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
 
 
 @dataclass(frozen=True)
-class Origin:
+class ChannelOrigin:
     """The layer whose channels a tensor has, their axis, and the layer's number in the pass."""
 
     layer: str
@@ -106,7 +106,7 @@ class Meter(Tracer):
         self.activations, self.layers, self.divided = frozenset(activations), layers, divided
         self.units: dict[tuple[str, str, int], Units] = {}
         self.attentions: dict[str, tuple[int, int]] = {}
-        self.wrong: tuple[str, Line | None] | None = None
+        self.wrong: tuple[str, CodeLine | None] | None = None
         self.last_weight = 0
 
     @contextmanager
@@ -116,8 +116,8 @@ class Meter(Tracer):
         self._runs: Counter[tuple[str, str]] = Counter()
         self._order = 0
         self._origins = WeakIdKeyDictionary()
-        self._made_by: dict[Call, Units] = {}
-        self._softmaxes: dict[Call, tuple[int, int]] = {}
+        self._made_by: dict[TensorCall, Units] = {}
+        self._softmaxes: dict[TensorCall, tuple[int, int]] = {}
         with self.follow(model, inputs):
             yield
 
@@ -133,7 +133,7 @@ class Meter(Tracer):
         if kind in ("weight", "norm", "activation") and self.wrong is None and not bool(y.isfinite().all()):
             self.wrong = call.path, call.line
         if call.name in _AXES:
-            self._origins[y] = Origin(call.path, _AXES[call.name], self._order)
+            self._origins[y] = ChannelOrigin(call.path, _AXES[call.name], self._order)
         elif call.name not in _TURNED:
             # A sum has the channels of the later layer.
             known = [self._origins.get(tensor) for tensor in seen.read if tensor.dim() == y.dim()]  # type: ignore[no-untyped-call]
@@ -162,7 +162,7 @@ class Meter(Tracer):
                 before = self.attentions.get(call.place, (0, 0))
                 self.attentions[call.place] = before[0] + peaked, before[1] + rows
 
-    def on_leave(self, run: Run, output: Any) -> None:
+    def on_leave(self, run: ModuleRun, output: Any) -> None:
         """Measure the output of an activation's module, and note the layer of the output of a layer's."""
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return
@@ -172,10 +172,10 @@ class Meter(Tracer):
             if run.path in self.activations:
                 self._measure(run.path, type(run.module).__name__.lower(), output)
             elif run.path in self.layers:
-                self._origins[output] = Origin(run.path, channel_of(run.module, output), self._order)
+                self._origins[output] = ChannelOrigin(run.path, channel_of(run.module, output), self._order)
 
     def _measure(self, path: str, name: str, y: Tensor) -> None:
-        origin: Origin | None = self._origins.get(y)  # type: ignore[no-untyped-call]
+        origin: ChannelOrigin | None = self._origins.get(y)  # type: ignore[no-untyped-call]
         call = self.flow.of(y)
         # What depends on weights alone, as biases of positions, does not vary over the data.
         if origin is None or call is None or not call.is_signal or y.dim() < 2 or not y.numel():

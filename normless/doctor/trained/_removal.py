@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless._internal.state import running
 from normless.doctor._findings import NotAsked, Steps, check, finding
 from normless.doctor.trained._limits import IDLE, REMOVABLE
 from normless.doctor.trained._meter import channel_of
-from normless.doctor.trained._subject import UNFIT, Subject
+from normless.doctor.trained._subject import UNFIT, TrainedSubject
 from normless.nn import ResidualSum
 from normless.probes.hooks._additions import intercepted
 from normless.residual import ResidualBlock
 from normless.residual._classify import kind_of
+from normless.state import running
 
 
 @dataclass
 class Removals:
     """The changes of output and loss without parts of a network, of which one at a time is left out."""
 
-    subject: Subject
+    subject: TrainedSubject
     changes: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def leave_out(self, name: str, kind: str, without: AbstractContextManager[list[float]]) -> list[float]:
@@ -41,7 +41,7 @@ class Removals:
 
 
 @check("branches and layers")
-def check_parts(subject: Subject) -> Steps:
+def check_parts(subject: TrainedSubject) -> Steps:
     """Leave out one residual branch or weight layer at a time, and look for those that hardly change the output."""
     branches, layers, idle, equal = Removals(subject), Removals(subject), set[str](), list[str]()
     with running(subject.model, False):
@@ -79,7 +79,7 @@ def check_parts(subject: Subject) -> Steps:
     return f"{summary}; the output changes least without {least}, by {changes[least][0]:.2g}"
 
 
-def _weights(subject: Subject) -> list[str]:
+def _weights(subject: TrainedSubject) -> list[str]:
     """Return the paths of the weight layers that run."""
     if subject.map is None:
         return [path for path, module in subject.model.named_modules() if kind_of(module) == "weight"]
@@ -88,7 +88,7 @@ def _weights(subject: Subject) -> list[str]:
 
 
 @contextmanager
-def _without_branch(subject: Subject, block: ResidualBlock) -> Iterator[list[float]]:
+def _without_branch(subject: TrainedSubject, block: ResidualBlock) -> Iterator[list[float]]:
     """Let a block return its skip path, and yield a number for each sum; none if its sum was not seen."""
     noted, missed = list[float](), list[str]()
 
@@ -138,7 +138,7 @@ def _averaged(layer: nn.Module) -> Iterator[list[float]]:
 
 
 @check("cost of removing norms")
-def check_cost(subject: Subject) -> Steps:
+def check_cost(subject: TrainedSubject) -> Steps:
     """Measure what the output and loss lose if one norm at a time divides by a constant; batch norms fold exactly."""
     for path in subject.norms:
         subject.note(path, "norm", cost=0.0, cost_loss=0.0)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import wraps
 
-from normless.doctor._findings import Check, Evidence, Steps, check, finding
-from normless.doctor.trained._subject import Subject
+from normless.doctor._findings import Check, FindingEvidence, Steps, check, finding
+from normless.doctor.trained._subject import TrainedSubject
 
 # Below the limit, so many units or channels are advice.
 _FEW = 2
@@ -20,7 +20,7 @@ class Share:
     layer: str
     count: float
     of: float
-    evidence: Evidence = field(default_factory=dict)
+    evidence: FindingEvidence = field(default_factory=dict)
     kind: str = "norm"
     few: bool = True
 
@@ -32,16 +32,16 @@ class Share:
 
 def of_shares(
     name: str, kind: str, column: str, limit: float, words: str
-) -> Callable[[Callable[[Subject], Iterator[Share]]], Callable[[Subject], Check]]:
+) -> Callable[[Callable[[TrainedSubject], Iterator[Share]]], Callable[[TrainedSubject], Check]]:
     """Turn a function that measures shares into a check: of all layers from the limit on, and of few units as advice.
 
     `words` are the summary, with the number of layers and the largest share.
     """
 
-    def made(measure: Callable[[Subject], Iterator[Share]]) -> Callable[[Subject], Check]:
+    def made(measure: Callable[[TrainedSubject], Iterator[Share]]) -> Callable[[TrainedSubject], Check]:
         @check(name)
         @wraps(measure)
-        def checked(subject: Subject) -> Steps:
+        def checked(subject: TrainedSubject) -> Steps:
             shares: dict[str, Share] = {}
             for share in measure(subject):
                 shares[share.layer] = max(shares.get(share.layer, share), share, key=lambda one: one.share)

@@ -36,7 +36,7 @@ class Features:
 
 
 @dataclass
-class Sum:
+class MeasuredSum:
     """A residual sum over all batches.
 
     Attributes:
@@ -80,16 +80,16 @@ def _median(values: Tensor) -> float:
 
 
 @dataclass
-class Sums(Watcher):
+class SumWatcher(Watcher):
     """Measures residual sums inside the context that `quiet` returns."""
 
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext
-    seen: dict[str, Sum] = field(default_factory=dict)
+    seen: dict[str, MeasuredSum] = field(default_factory=dict)
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """Measure a sum."""
         with self.quiet():
-            self.seen.setdefault(block.name, Sum()).see(skip, branches, total)
+            self.seen.setdefault(block.name, MeasuredSum()).see(skip, branches, total)
 
 
 @dataclass

@@ -13,36 +13,39 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless._internal.arguments import arguments_of
-from normless._internal.state import running
 from normless.affine._removal_edit import FreezableNorms
 from normless.doctor.facts._batches import Batches, mixed, size_of
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.trained._fit import Fit
 from normless.doctor.trained._meter import Meter
-from normless.doctor.trained._streams import Divisors, Sums
+from normless.doctor.trained._streams import Divisors, SumWatcher
 from normless.edits import Surgery
 from normless.errors import InputsError, NormlessError
-from normless.nn import Tokens
-from normless.probes import Loss, Setting, attach_hooks, compute_output, logits_of, loss_of, own_loss
+from normless.nn._freezable import Tokens
+from normless.probes import Loss, Setting
+from normless.probes.hooks._losses import loss_of, own_loss
+from normless.probes.hooks._observe import compute_output
+from normless.probes.hooks._watcher import attach_hooks, logits_of
 from normless.residual import ResidualMap
 from normless.residual._batch_statistics import keeps_statistics
 from normless.residual._classify import kind_of
+from normless.state import running
 
 # Outputs of transformers that are results of inner layers.
 _INNER = {"past_key_values", "hidden_states", "attentions", "encoder_last_hidden_state"}
 UNFIT = "running statistics do not fit the data: repair them first, since evaluation computes something else"
 
 
-class Measured(NamedTuple):
+class MeasuredPasses(NamedTuple):
     """What one pass on each batch shows; see the classes of the attributes."""
 
     meter: Meter
-    sums: Sums
+    sums: SumWatcher
     divisors: Mapping[str, Divisors]
 
 
 @dataclass
-class Subject:
+class TrainedSubject:
     """A trained network with calibration batches; everything is measured on first access, in evaluation mode.
 
     Attributes:
@@ -107,7 +110,7 @@ class Subject:
         return {path: module for path, module in self.model.named_modules() if keeps_statistics(module)}
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredPasses:
         """What one pass on each batch shows, in evaluation mode."""
         modules = dict(self.model.named_modules())
         kinds = {path: kind_of(module) for path, module in modules.items()}
@@ -118,13 +121,13 @@ class Subject:
         layers = {path: modules[path] for path, kind in kinds.items() if kind in ("weight", "norm")}
         divisors, _, tokens = self.freezables
         meter = Meter(activations, layers, divisors)
-        sums = Sums(meter.paused)
+        sums = SumWatcher(meter.paused)
         with running(self.model, False), self.model.register_forward_pre_hook(tokens.enter, with_kwargs=True):
             for inputs, _ in self.batches:
                 observed = attach_hooks(Setting(self.model, self.map), [sums]) if self.map else nullcontext()
                 with meter.measuring(self.model, inputs), observed:
                     self.run(inputs)
-        return Measured(meter, sums, divisors)
+        return MeasuredPasses(meter, sums, divisors)
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
@@ -156,7 +159,7 @@ class Subject:
             return {}, {}, tokens
         positional, named = arguments_of(self.batches[0][0])
         try:
-            surgery = Surgery(self.model, self.map, positional, named, edit="diagnose_trained")
+            surgery = Surgery(self.model, self.map, positional, named, edit="check_health")
             norms, refused = FreezableNorms(tokens).beside(surgery)
         except NormlessError as error:
             return {}, {"": str(error)}, tokens

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from normless._internal.copying import is_sharded
-from normless.doctor._findings import Evidence
+from normless.doctor._findings import FindingEvidence
 from normless.doctor.facts._held import trained_parameters
 from normless.doctor.facts._nonfinite import Broken, Search
 from normless.doctor.facts._replay import Replay
 from normless.doctor.facts._shards import reshard
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.rules._data import count_not_finite
-from normless.probes import preserve_state
+from normless.state import preserve_state
 
 # The largest number of operations of a loss to name.
 NAMED = 6
@@ -28,13 +28,13 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Origin:
+class NonfiniteOrigin:
     """The origin of a value that is not finite: a path if known, a description, where to look, and numbers."""
 
     where: tuple[str, ...]
     words: str
     look: str
-    evidence: Evidence = field(default_factory=dict)
+    evidence: FindingEvidence = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class BrokenStep:
     loss: Tensor | None
     gradients: Mapping[str, float]
 
-    def origin(self, model: nn.Module, seen: Replay) -> Origin:
+    def origin(self, model: nn.Module, seen: Replay) -> NonfiniteOrigin:
         """Return the first call of the last pass that makes a value that is not finite, or what else is known.
 
         Gradients, buffers and random states are restored; hooks on the gradients of parameters do not run.
@@ -80,34 +80,34 @@ class BrokenStep:
         names = [] if self.loss is None else _operations(self.loss, ends)
         made = f", made by {', '.join(names)}" if names else ""
         words = f"{finite}, so it arises in the loss{made}, or in random numbers of the first pass"
-        return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)")
+        return NonfiniteOrigin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)")
 
-    def unseen(self, why: str) -> Origin:
+    def unseen(self, why: str) -> NonfiniteOrigin:
         """Return what the gradients tell of the origin if the pass that makes it cannot be repeated."""
         known, words = {"passes": self.passes}, f"{why}, so its layer is unknown"
-        return self._last_gradient("", known) or Origin((), words, "the network and the loss", known)
+        return self._last_gradient("", known) or NonfiniteOrigin((), words, "the network and the loss", known)
 
-    def _last_gradient(self, seen: str, evidence: Evidence) -> Origin | None:
+    def _last_gradient(self, seen: str, evidence: FindingEvidence) -> NonfiniteOrigin | None:
         """Return the last parameter with a gradient that is not finite, if a later parameter has a finite one."""
         broken = [name for name, norm in self.gradients.items() if not isfinite(norm)]
         if not broken or broken[-1] == [*self.gradients][-1]:
             return None
         words = f"{seen}the last gradient that is not finite is that of {broken[-1]}; the next one is finite"
-        return Origin((broken[-1],), words, broken[-1], evidence)
+        return NonfiniteOrigin((broken[-1],), words, broken[-1], evidence)
 
 
-def _of_call(broken: Broken, inputs: list[Tensor]) -> Origin:
+def _of_call(broken: Broken, inputs: list[Tensor]) -> NonfiniteOrigin:
     """Describe a call, a state or data with a value that is not finite."""
     call = broken.call
     if call.kind in ("parameter", "buffer"):
-        return Origin((call.name,), f"{call.name} holds such values already", call.name)
+        return NonfiniteOrigin((call.name,), f"{call.name} holds such values already", call.name)
     if call.kind == "inputs":
         counts = count_not_finite(inputs)
         words = f"{counts['values']} input values are not finite, the first in example {counts['example']}"
-        return Origin((), words, "the data", counts)
+        return NonfiniteOrigin((), words, "the data", counts)
     at = f"{call.name} in {call.place}" if call.line is None else f"in {call.place}, {call.name} at {call.line}"
     words = f"{at} is the first to {broken.does} ({broken.value}); it reads {broken.all_reads}"
-    return Origin(
+    return NonfiniteOrigin(
         (call.path,), words, broken.line, {"operation": call.name, "value": broken.value, "line": broken.line}
     )
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from normless._internal.exclusive import exclusive
+from normless.exclusive import exclusive
 
 
 class Called:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from normless.doctor._findings import Evidence
+from normless.doctor._findings import FindingEvidence
 from normless.doctor.facts._held import trained_parameters
 from normless.doctor.rules._modes import is_frozen
 from normless.doctor.watch._gradients import BackwardPasses, Clipping
 from normless.doctor.watch._setbacks import Setbacks
-from normless.doctor.watch._training import Training
+from normless.doctor.watch._training import WatchedTraining
 
 # The number of setbacks of a weight: a checkpoint may be loaded. The number of passes without any step.
 SETBACKS, PASSES = 3, 20
@@ -46,7 +46,7 @@ WINDOW, FALLS = 40, 0.98
 
 
 @dataclass
-class Rate:
+class ObservedRate:
     """The learning rate of a group over the steps so far: the largest, and numbers of steps, in all or in a row."""
 
     _highest: float = 0.0
@@ -56,7 +56,7 @@ class Rate:
     _runs: dict[str, int] = field(default_factory=dict)
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
-    def judge(self, rate: float, initial: float, loss: float | None) -> tuple[str, Evidence] | None:
+    def judge(self, rate: float, initial: float, loss: float | None) -> tuple[str, FindingEvidence] | None:
         """Add a step; return a kind and numbers if the rate does not train."""
         self._steps, self._highest = self._steps + 1, max(self._highest, rate)
         if rate > FAST * self._highest:
@@ -83,7 +83,7 @@ class Rate:
 class Loop:
     """What was seen between the steps of a training; findings are added to those of the training."""
 
-    training: Training
+    training: WatchedTraining
     passes: BackwardPasses = field(default_factory=BackwardPasses)
     _classes: set[int] = field(default_factory=set)
     _read: int = 0
@@ -92,7 +92,7 @@ class Loop:
     _clipping: Clipping = field(default_factory=Clipping)
     _ever_held: set[int] = field(default_factory=set)
     _left: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _rates: dict[str, Rate] = field(default_factory=lambda: defaultdict(Rate))
+    _rates: dict[str, ObservedRate] = field(default_factory=lambda: defaultdict(ObservedRate))
     _setbacks: Setbacks = field(default_factory=Setbacks)
     _with_state: set[str] = field(default_factory=set)
     _judged: int = 0

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless._internal.state import preserve_random_state, quiet
 from normless.doctor._findings import NotAsked, Steps, check
 from normless.doctor.experiments._engine import copies
 from normless.doctor.facts._examination import Examination
 from normless.doctor.watch._watch import watch
 from normless.errors import InputsError
+from normless.state import preserve_random_state, quiet
 
 OwnStep = Callable[..., Any]
 """Makes one training step: `step(model, batch, optimizer)`; what it returns counts as its loss."""

@@ -9,15 +9,15 @@ from math import exp, inf, isfinite, log, sqrt
 from statistics import median
 from typing import Any
 
-from normless.doctor._findings import Evidence, Finding, finding
+from normless.doctor._findings import Finding, FindingEvidence, finding
 from normless.doctor.facts._replay import Outputs, as_floats
 from normless.doctor.rules._layers import DEAD
-from normless.doctor.watch._broken_step import Origin
+from normless.doctor.watch._broken_step import NonfiniteOrigin
 
 Numbers = Mapping[str, float]
 Replayed = Callable[[], Outputs | None]
 """Repeats the pass of the current step."""
-FindOrigin = Callable[[str], Origin]
+FindOrigin = Callable[[str], NonfiniteOrigin]
 """Returns the origin of the first value of the current step that is not finite, in the `loss` or a `gradient`."""
 
 # How often in a row a fault must hold until it is reported: in steps of the optimizer, in batches of labels, in first
@@ -58,7 +58,7 @@ BATCHES = 3
 
 
 @dataclass
-class Training:
+class WatchedTraining:
     """The last steps of a training, and the findings so far; each kind is reported once per place.
 
     Attributes:
@@ -200,7 +200,7 @@ class Training:
         """Return the steps of the findings of some kinds."""
         return [int(known.evidence["step"]) for known in self.findings if known.kind in kinds]
 
-    def report(self, kind: str, evidence: Evidence, where: Sequence[str] = ("",), **words: Any) -> None:
+    def report(self, kind: str, evidence: FindingEvidence, where: Sequence[str] = ("",), **words: Any) -> None:
         """Add a finding unless this kind was reported before for all of the places; nowhere is nothing to report."""
         places = {(kind, place) for place in where}
         if places <= self._said:
@@ -209,7 +209,9 @@ class Training:
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         self._add(kind, where, {**evidence, "places": len(where)}, more=more, **words)
 
-    def in_a_row(self, kind: str, where: bool | Sequence[str], evidence: Evidence | None = None, **words: Any) -> int:
+    def in_a_row(
+        self, kind: str, where: bool | Sequence[str], evidence: FindingEvidence | None = None, **words: Any
+    ) -> int:
         """Report the places where a fault has held as often in a row as `IN_A_ROW` says; True is the whole network.
 
         Returns how often it has held at the place where it has held most often.
@@ -222,7 +224,7 @@ class Training:
             self.report(kind, {**(evidence or {}), "steps": most}, held, **words)
         return most
 
-    def _add(self, kind: str, where: Sequence[str], evidence: Evidence, **words: Any) -> None:
+    def _add(self, kind: str, where: Sequence[str], evidence: FindingEvidence, **words: Any) -> None:
         self.findings.append(finding(kind, where, {"step": self.step, **evidence}, **words))
         self.warn(self.findings[-1])
 

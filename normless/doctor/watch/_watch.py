@@ -19,11 +19,11 @@ from normless.doctor._findings import Finding
 from normless.doctor.facts._held import held, held_by, trained_parameters
 from normless.doctor.facts._replay import Outputs, Replay, as_floats, gradient_norms
 from normless.doctor.facts._shards import Shards, local
-from normless.doctor.watch._broken_step import BrokenStep, Origin, Repeats
+from normless.doctor.watch._broken_step import BrokenStep, NonfiniteOrigin, Repeats
 from normless.doctor.watch._hooks import OF_STEPS, Called, after_first_run, enter_tables
 from normless.doctor.watch._loop import Loop
 from normless.doctor.watch._measured import Record, StepState
-from normless.doctor.watch._training import Training
+from normless.doctor.watch._training import WatchedTraining
 from normless.extras import require_extra
 from normless.probes import every
 from normless.registry import EXTENSIONS
@@ -31,7 +31,7 @@ from normless.registry import EXTENSIONS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Loss = TypeVar("Loss", bound=Tensor | float)
+LossValue = TypeVar("LossValue", bound=Tensor | float)
 
 
 class WatchWarning(UserWarning):
@@ -52,7 +52,7 @@ class Watch:
             raise ValueError(f"Expected a network that trains, but this {name} has no trainable weight.")
         # The hook of the network holds the watch; the watch and the table of watches hold weak references.
         self._model = weakref.ref(inner)
-        self._training, self._record = Training(_warn), Record()
+        self._training, self._record = WatchedTraining(_warn), Record()
         self._loop = Loop(self._training)
         weakref.finalize(inner, self._loop.release).atexit = False
         self._names: dict[int, str] = {}
@@ -68,7 +68,7 @@ class Watch:
         begins = model.register_forward_pre_hook(Called(self._enter), with_kwargs=True)
         self._handles = (begins, model.register_forward_hook(ends))
 
-    def loss(self, value: Loss) -> Loss:
+    def loss(self, value: LossValue) -> LossValue:
         """Record the loss of this step, and return it; the mean counts if there are several in a step."""
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
         self._now.loss_tensor = weakref.ref(value) if isinstance(value, Tensor) else lambda: None
@@ -254,7 +254,7 @@ class Watch:
             now.outputs = self._repeats.run(now.seen, lambda seen: seen.run(model))
         return now.outputs
 
-    def _origin(self, what: str) -> Origin:
+    def _origin(self, what: str) -> NonfiniteOrigin:
         """Return the origin of the first value of this step that is not finite."""
         model, now = self._model(), self._now
         assert model is not None

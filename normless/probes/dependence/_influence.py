@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 Key = tuple[str, int, bool]
 """A module's qualified name, the number of its call, and whether the tensors are inputs."""
-Pass = dict[Key, "Reference"]
+ReferencePass = dict[Key, "Reference"]
 """The inputs and outputs of every module call of a forward pass."""
 Hook = Callable[[Key, Any], Any]
 """Maps the inputs or the output of a call to their replacement."""
@@ -159,7 +159,7 @@ def hook_calls(model: nn.Module, hook: Hook) -> None:
         module.register_forward_hook(lambda _module, _inputs, output: hook((*running.pop(), False), output))
 
 
-def recorder(record: Pass, rounding: float) -> Hook:
+def recorder(record: ReferencePass, rounding: float) -> Hook:
     """Return a hook that stores the tensors of a pass or, in a repeated pass, their noise: see `Reference.repeat`."""
     repeats = bool(record)
 
@@ -186,7 +186,7 @@ class Tracker:
         moving: the innermost modules that move examples.
     """
 
-    def __init__(self, record: Pass, batch: int, group: frozenset[int], mixing: dict[str, bool]) -> None:
+    def __init__(self, record: ReferencePass, batch: int, group: frozenset[int], mixing: dict[str, bool]) -> None:
         self._record, self._batch, self._group = record, batch, group
         # The running calls, each with the slice of the changed examples in its inputs, or None if unknown.
         self._running: list[tuple[str, ExampleSlice | None]] = [("", None)]

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied, forward_arguments, require_network
 from normless._internal.copying import copied
-from normless._internal.exclusive import exclusive
 from normless._internal.html import html_table
-from normless._internal.state import preserve_random_state, unfused
 from normless.errors import MissingValuesError
+from normless.exclusive import exclusive
 from normless.probes.dependence import _influence as influence
-from normless.probes.dependence._influence import Hook, Pass, Reference, Tracker, map_tensors, tensors_of
+from normless.probes.dependence._influence import Hook, Reference, ReferencePass, Tracker, map_tensors, tensors_of
 from normless.residual._classify import kind_of
+from normless.state import preserve_random_state, unfused
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and keyword arguments of a network's forward."""
-Changes = dict[frozenset[int], Arguments]
+Changes = dict[frozenset[int], CallArguments]
 """Maps a group of examples to arguments with other values for these examples."""
 
 _SEED = 0
@@ -135,10 +135,10 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
 
 
 def _traced(
-    model: nn.Module, arguments: Arguments, changes: Changes, batch: int, rounding: float = 0.0
+    model: nn.Module, arguments: CallArguments, changes: Changes, batch: int, rounding: float = 0.0
 ) -> tuple[dict[str, str], set[str]]:
     """Return a remark on each module that mixes or moves examples, and the names of the dependent buffers."""
-    record: Pass = {}
+    record: ReferencePass = {}
     _, after = _run_copy(model, arguments, influence.recorder(record, rounding))
     _, again = _run_copy(model, arguments, influence.recorder(record, rounding))
     expected = record["", 0, False]
@@ -209,7 +209,7 @@ def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
     }
 
 
-def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) -> tuple[Any, nn.Module]:
+def _run_copy(model: nn.Module, arguments: CallArguments, hook: Hook | None = None) -> tuple[Any, nn.Module]:
     """Run a copy of a network on clones of its arguments from a fixed random state; return output and copy."""
     fresh = copied(model)
     if hook is not None:
@@ -221,7 +221,7 @@ def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) 
     return applied(fresh, *positional, **named), fresh
 
 
-def _batch_size(arguments: Arguments) -> int:
+def _batch_size(arguments: CallArguments) -> int:
     """Return the number of examples (at least 2): the length of axis 0 of the first tensor that has one."""
     if any(tensor.is_meta for tensor in tensors_of(arguments)):
         raise MissingValuesError("Expected inputs with values to be changed, got a tensor on torch's device meta.")
@@ -235,7 +235,7 @@ def _batch_size(arguments: Arguments) -> int:
     return length
 
 
-def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Arguments:
+def _redrawn(arguments: CallArguments, batch: int, group: frozenset[int]) -> CallArguments:
     """Return the arguments with every element of a group's examples replaced by another value of the same tensor."""
     torch.manual_seed(_SEED)
     rows, varied = sorted(group), list[Tensor]()
@@ -254,7 +254,7 @@ def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Argumen
         others = inner[(own + torch.randint_like(own, 1, len(inner))) % len(inner)]
         return tensor.index_copy(0, torch.tensor(rows, device=tensor.device), others)
 
-    result: Arguments = map_tensors(redraw, arguments)
+    result: CallArguments = map_tensors(redraw, arguments)
     if not varied:
         raise ValueError(
             "Examples are replaced by other values of the same input, but every input has one value only. "

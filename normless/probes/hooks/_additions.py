@@ -12,8 +12,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normless.recording import ADDITIONS, Call, Observer, Run, running_place
-from normless.residual import Addition, ResidualBlock, ResidualMap
+from normless.recording._calls import ADDITIONS, Call
+from normless.recording._modules import ModuleRun, Observer
+from normless.recording._places import running_place
+from normless.residual import ResidualBlock, ResidualMap
+from normless.residual._blocks import Addition
 
 OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], Tensor | None]
 """Receives a block, its skip path, the ends of its branches and their sum; a tensor returned replaces the sum."""
@@ -47,17 +50,17 @@ class _Additions(Observer):
         for call in self.additions:
             self.firsts[call.module, call.run][call.turns[0]] = None
         # The additions so far at each place in a run.
-        self.turns: Counter[tuple[Run, Call]] = Counter()
+        self.turns: Counter[tuple[ModuleRun, Call]] = Counter()
         # For each block, the skip path and the ends of the branches that were added so far.
         self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
-    def on_enter(self, run: Run) -> None:
+    def on_enter(self, run: ModuleRun) -> None:
         """Start a new pass with the network's own run."""
         if run.path == "":
             self.turns.clear()
             self.summands.clear()
 
-    def on_leave(self, run: Run, output: Any) -> None:
+    def on_leave(self, run: ModuleRun, output: Any) -> None:
         """Report the additions that did not run as often as in the mapped pass."""
         for first in self.firsts.get((run.path, run.number), ()):
             if (count := self.turns[run, first]) != len(first.turns):

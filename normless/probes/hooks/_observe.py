@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import applied, arguments_of
-from normless._internal.state import preserve_state
 from normless.probes._divergence import LOSS_LIMIT, has_diverged
 from normless.probes.hooks._losses import Loss as Loss, loss_of
 from normless.probes.hooks._watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.residual import ResidualMap, residual_map as find_residual_map
+from normless.state import preserve_state
 
-Batch = tuple[Any, Any]
+LabelledBatch = tuple[Any, Any]
 """Inputs, as a network's forward takes them, and targets of the loss."""
 
 _BACKWARD = ("on_layer_gradient", "on_sum_gradient", "on_logits_gradient", "on_parameter_gradient")
@@ -88,7 +88,7 @@ def compute_logits(model: Callable[..., Any], inputs: Any) -> Tensor:
 
 def descend(
     model: nn.Module,
-    batches: Iterable[Batch],
+    batches: Iterable[LabelledBatch],
     optimizer: Optimizer,
     *,
     loss: Loss = F.cross_entropy,

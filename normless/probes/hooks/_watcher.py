@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from normless.nn import ResidualSum
 from normless.nn._channels import per_channel
 from normless.probes.hooks._additions import intercepted
-from normless.recording import Run, followed
+from normless.recording._modules import ModuleRun, followed
 from normless.registry import Registry
 from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 
@@ -162,7 +162,7 @@ def _attach_to_layers(setting: Setting, watchers: Sequence[Watcher], stack: Exit
             reason = "it is not a module that is called, so its tensors are not seen"
             watcher.missed.append(Unresolved(layer.path, reason))
 
-    def leave(run: Run, output: Any) -> None:
+    def leave(run: ModuleRun, output: Any) -> None:
         if (run.path, run.number) not in calls:
             return
         layer, interested = calls[run.path, run.number]

@@ -11,7 +11,7 @@ import torch
 from lab_helpers import Here
 from waits import noted_waits
 
-from normless_lab.bench import StepBench, measure_inference, measure_memory, measure_step
+from normless_lab.bench._step import StepBench, measure_inference, measure_memory, measure_step
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep, axis_of
 
 

@@ -19,7 +19,7 @@ from normless.probes._measure import every
 from normless_lab.train import TrainConfig, train
 from normless_lab.train._loop import STEPS_BETWEEN_READS, Training
 from normless_lab.train._run_files import load_weights
-from normless_papers.text import TextConfig, TranslationConfig
+from normless_papers.text.config import TextConfig, TranslationConfig
 
 pytestmark = pytest.mark.usefixtures("trains_on_card")
 run: Callable[..., Any] = train

@@ -11,8 +11,7 @@ from command_outputs import check_output
 from normless import convert
 from normless.cli import main
 from normless.models import resnet_cifar, wide_resnet
-from normless_lab.bench import StepBench, measure_memory
-from normless_lab.bench._step import Bare, HandWrittenFixup
+from normless_lab.bench._step import Bare, HandWrittenFixup, StepBench, measure_memory
 
 IMAGES = torch.randn(4, 3, 8, 8, dtype=torch.float64)
 

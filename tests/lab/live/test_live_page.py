@@ -20,8 +20,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from normless_lab.live import LiveServer, View, run_view
-from normless_lab.live._view import Chart, line
+from normless_lab.live._server import LiveServer
+from normless_lab.live._view import Chart, View, line
+from normless_lab.live._views import run_view
 from normless_lab.plots import Column, Table
 
 if TYPE_CHECKING:

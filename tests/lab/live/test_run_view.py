@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from normless.probes import RideAlong, every
-from normless_lab.live import View, run_view
-from normless_lab.live._view import Line
+from normless_lab.live._view import Curve, View
+from normless_lab.live._views import run_view
 from normless_lab.process import MOST_CELLS
 from normless_lab.train import TrainConfig, train
 
@@ -36,7 +36,7 @@ def folder(trained: Path, tmp_path: Path) -> Path:
     return Path(copytree(trained, tmp_path / "small"))
 
 
-def lines_of(view: View, title: str) -> dict[str, Line]:
+def lines_of(view: View, title: str) -> dict[str, Curve]:
     (chart,) = [chart for chart in view.charts if chart.title == title]
     return {line.name: line for line in chart.lines}
 

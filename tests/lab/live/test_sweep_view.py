@@ -13,7 +13,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from normless_lab.live import SweepViewer
+from normless_lab.live._views import SweepViewer
 from normless_lab.sweeps import Laboratory, RunRow, Sweep
 
 AXES = {"scheme": ["none", "skipinit", "<b id=evil>fixup"]}

@@ -14,7 +14,8 @@ from drawn import lines_of, names_in
 from matplotlib.figure import Figure
 from page_reader import Reader
 
-from normless_lab.plots import Law, Plot, inline_image, on_pages, save_svg, svg_text
+from normless_lab.plots import Law, Plot, inline_image, save_svg
+from normless_lab.plots._page import on_pages, svg_text
 
 accuracy_against_depth = Plot(
     "lines",

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from page_reader import assert_stands_alone
 
-from normless_lab.plots import Column, Figure, Page, Table, lines, render_page
+from normless_lab.plots import Column, Table, lines
+from normless_lab.plots._page import Figure, Page, render_page
 
 
 @pytest.fixture

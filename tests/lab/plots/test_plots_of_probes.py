@@ -14,7 +14,8 @@ from torch import nn
 import normless as nl
 from normless.models import resnet_cifar
 from normless.probes import PROBES, Watcher, probe
-from normless_lab.plots import PLOTS, Plot, figures_of
+from normless_lab.plots import PLOTS, Plot
+from normless_lab.plots._plot import figures_of
 
 BATCH = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4
 

@@ -11,8 +11,8 @@ import torch
 from lab_helpers import TinyConfig
 from turning_helpers import order
 
-from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor
-from normless_lab.sweeps._card import Admission, Turns
+from normless_lab.sweeps import Laboratory, LocalExecutor
+from normless_lab.sweeps._card import Admission, CardExecutor, Turns
 from normless_lab.sweeps._processes import Ended, Order
 from normless_lab.sweeps._runs import carry_out_run
 from normless_lab.train import TrainConfig

@@ -21,15 +21,10 @@ import pytest
 from lab_helpers import TinyConfig, die, fail, stay, where, within
 
 from normless_lab.process import available_cores
-from normless_lab.sweeps import (
-    CardExecutor,
-    Laboratory,
-    LocalExecutor,
-    RayExecutor,
-    SlurmExecutor,
-    WorkerDiedError,
-)
-from normless_lab.sweeps._processes import NoWorkerError, ProcessExecutor, called, received, report
+from normless_lab.sweeps import Laboratory, LocalExecutor
+from normless_lab.sweeps._card import CardExecutor
+from normless_lab.sweeps._clusters import RayExecutor, SlurmExecutor
+from normless_lab.sweeps._processes import NoWorkerError, ProcessExecutor, WorkerDiedError, called, received, report
 
 
 def needs(package: str) -> pytest.MarkDecorator:

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
-from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, axis_of
+from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, axis_of
 from normless_lab.sweeps._dispatch import RESUBMISSIONS
+from normless_lab.sweeps._laboratory import Shard
 from normless_lab.train._pauses import TimeLimitError
 
 

@@ -14,8 +14,9 @@ import torch
 import yaml
 from lab_helpers import Here, within
 
-from normless_lab.sweeps import Laboratory, RateGrid, RunState, Sweep, SweepError, axis_of
+from normless_lab.sweeps import Laboratory, RateGrid, RunState, Sweep, axis_of
 from normless_lab.sweeps._store import sqlite_url
+from normless_lab.sweeps._sweep import SweepError
 
 WIDE = "normless:wide_resnet(depth=10, width=1)"
 NETWORK = """

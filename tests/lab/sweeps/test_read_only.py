@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from lab_helpers import Here, tiny_sweep
 
-from normless_lab.sweeps import Laboratory, StateError
+from normless_lab.sweeps import Laboratory
 from normless_lab.sweeps._status import sweep_status
+from normless_lab.sweeps._store import StateError
 
 METRICS = ["test_accuracy"]
 

@@ -9,8 +9,9 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
+from normless_lab.sweeps import RateGrid, Sweep, axis_of
 from normless_lab.sweeps._result_tables import extended, further_points
+from normless_lab.sweeps._sweep import SweepError
 
 SMALL = RateGrid.powers(-3, -1)
 

@@ -17,8 +17,9 @@ from rich.console import Console
 
 from normless.cli import main
 from normless_lab.cli._sweep_text import status_table
-from normless_lab.sweeps import Laboratory, axis_of, prunable, prune, sweep_status
+from normless_lab.sweeps import Laboratory, axis_of
 from normless_lab.sweeps._runs import LOCK
+from normless_lab.sweeps._status import prunable, prune, sweep_status
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from normless_lab.plots import lines
-from normless_lab.sweeps import RateGrid, RunRow, Sweep, SweepFigure, sweep_result, write_sweep_page
-from normless_lab.sweeps._result_tables import SweepResult
+from normless_lab.sweeps import RateGrid, RunRow, Sweep
+from normless_lab.sweeps._page import SweepFigure, write_sweep_page
+from normless_lab.sweeps._result_tables import SweepResult, sweep_result
 
 DEPTH = {str(depth): {"model": f"normless:wide_resnet(depth={depth}, width=1)"} for depth in (10, 16)}
 SCHEMES = {name: {"scheme": name} for name in ("none", "fixup")}

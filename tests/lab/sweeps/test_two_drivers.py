@@ -14,7 +14,8 @@ import pytest
 from filelock import FileLock
 from lab_helpers import Here, TinyConfig, tiny_sweep
 
-from normless_lab.sweeps import Laboratory, WorkerDiedError
+from normless_lab.sweeps import Laboratory
+from normless_lab.sweeps._processes import WorkerDiedError
 from normless_lab.sweeps._runs import LOCK, carry_out_run, put_away
 from normless_lab.sweeps._store import sqlite_url
 from normless_lab.train._turns import Turn

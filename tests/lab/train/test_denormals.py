@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from normless_lab.train import RunListener, TrainConfig, train
+from normless_lab.train import TrainConfig, train
 from normless_lab.train._execution import are_flushed
+from normless_lab.train._run_listener import RunListener
 
 
 def test_a_run_trains_like_this(tmp_path: Path) -> None:

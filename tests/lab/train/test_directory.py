@@ -14,7 +14,8 @@ import yaml
 from run_helpers import Interrupt, without_seconds
 
 from normless.saving import Digests
-from normless_lab.train import RunDirectoryError, RunResult, TrainConfig, train, trained_network
+from normless_lab.train import RunResult, TrainConfig, train, trained_network
+from normless_lab.train._directory import RunDirectoryError
 
 # Two steps an epoch.
 CONFIG = TrainConfig(

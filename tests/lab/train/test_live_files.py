@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from normless.doctor.watch._watch import WatchWarning
-from normless_lab.train import RunListener, TrainConfig, _run_listener as module, train
+from normless_lab.train import TrainConfig, _run_listener as module, train
+from normless_lab.train._run_listener import RunListener
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",

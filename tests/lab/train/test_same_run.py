@@ -17,8 +17,9 @@ import torch
 from run_helpers import CONFIG as SHORT, Interrupt, without_seconds
 
 from normless.probes import RideAlong, every
-from normless_lab.train import EpochRow, RunListener, TrainConfig, train
+from normless_lab.train import EpochRow, TrainConfig, train
 from normless_lab.train._pauses import TerminatedError, TimeLimitError
+from normless_lab.train._run_listener import RunListener
 
 STEPS, EPOCHS = 5, 3
 # Dropout, mixup and the augmentation draw from generators; batch norm keeps running statistics.

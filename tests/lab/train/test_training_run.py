@@ -16,8 +16,9 @@ import yaml
 from run_helpers import OnEpoch
 
 from normless_lab.data import load_data
-from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
+from normless_lab.train import RunResult, TrainConfig, train, trained_network
 from normless_lab.train._run_files import load_weights
+from normless_lab.train._run_listener import RunListener
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"

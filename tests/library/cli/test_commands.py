@@ -102,7 +102,7 @@ def test_an_optimizer_by_name_is_built_on_the_groups_of_the_policy(monkeypatch: 
         given.append(optimizer)
         raise ValueError("enough")
 
-    monkeypatch.setattr("normless.doctor.diagnose", note)
+    monkeypatch.setattr("normless.doctor._diagnose.diagnose", note)
     assert main(["diagnose", CIFAR, "--batch-size", "2", "--optimizer", "AdamW(lr=1e-3, weight_decay=0.05)"]) == 2
     (optimizer,) = given
     assert type(optimizer) is optim.AdamW

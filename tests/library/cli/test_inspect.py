@@ -16,7 +16,8 @@ from normless import residual_map
 from normless.cli import main
 from normless.cli._inspection import GroupSize, inspect_network
 from normless.models import resnet_cifar
-from normless.recording import Tape, recorded
+from normless.recording._passes import recorded
+from normless.recording._tape import Tape
 from normless.schemes import SCHEMES
 
 Capture = pytest.CaptureFixture[str]

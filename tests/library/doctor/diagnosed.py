@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normless import doctor
+import normless as nl
 from normless.doctor import Diagnosis
 from normless.models import dense
 
@@ -22,7 +22,7 @@ def images(examples: int = 16, side: int = 16) -> tuple[Tensor, Tensor]:
 
 def diagnose(network: nn.Module, batch: object, **options: object) -> Diagnosis:
     """A diagnosis whose cures are proposed and not tried, if nothing else is said."""
-    return doctor.diagnose(network, batch, **({"trial_steps": 0} | options))  # type: ignore[arg-type]
+    return nl.diagnose(network, batch, **({"trial_steps": 0} | options))  # type: ignore[arg-type]
 
 
 def kinds(diagnosis: Diagnosis) -> list[str]:

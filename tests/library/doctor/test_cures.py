@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 import normless as nl
-from normless.doctor import Treatment, treat
+from normless.doctor import Treatment
+from normless.doctor._treatment import treat
 from normless.doctor.experiments._cures import FREEZE
 from normless.doctor.facts._guessing import lowest_of_constants
 from normless.models import wide_resnet

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.optim import Adam, Optimizer
 
 import normless as nl
-from normless.doctor import Check, Cure, Diagnosis, Finding
-from normless.doctor._findings import EXPLAINS, in_order
+from normless.doctor import Check, Diagnosis, Finding
+from normless.doctor._findings import EXPLAINS, Cure, in_order
 from normless.errors import InputsError
 
 words = st.lists(st.text("abcdefgh.{}/%", min_size=1, max_size=40), min_size=1, max_size=60).map(" ".join)

@@ -20,6 +20,8 @@ import normless as nl
 from normless import nn as own
 from normless.edits import ReplaceNorms
 from normless.models import dense, resnet_cifar, wide_resnet
+from normless.nn._batch_norms import AlternatingBatchNorm1d, GhostBatchNorm1d, PartialBatchNorm1d
+from normless.nn._domains import DomainBatchNorm, SplitBatchNorm
 
 
 def trained(model: nn.Module) -> Any:
@@ -94,7 +96,7 @@ def test_domains_and_parts_have_statistics_of_their_own_and_become_plain_again()
         x = torch.randn(6, 3, 16, 16)
         net = nl.convert(model, "domain_batch_norm(domains=3)", x)
         close(net(x), model(x))
-        norm = next(one for one in net.modules() if isinstance(one, own.DomainBatchNorm))
+        norm = next(one for one in net.modules() if isinstance(one, DomainBatchNorm))
         net.train()
         with own.using_domain(net, 2):
             net(5 * x + 1)
@@ -107,7 +109,7 @@ def test_domains_and_parts_have_statistics_of_their_own_and_become_plain_again()
             pass
         net = nl.convert(model, "split_batch_norm(parts=3)", x)
         close(net(x), model(x))
-        path, split = next((path, one) for path, one in net.named_modules() if isinstance(one, own.SplitBatchNorm))
+        path, split = next((path, one) for path, one in net.named_modules() if isinstance(one, SplitBatchNorm))
         y = torch.randn(6, split.norms[0].num_features, 4, 4)  # type: ignore[call-overload]
         close(split.train()(y), torch.cat([F.batch_norm(part, None, None, training=True) for part in y.split(2)]))
         assert not torch.equal(split.norms[0].running_mean, split.norms[1].running_mean)  # type: ignore[arg-type]
@@ -158,9 +160,9 @@ def test_frozen_and_synchronized_norms_compute_what_evaluation_did() -> None:
 
 
 FAMILIES: dict[str, tuple[tuple[tuple[str, Any], ...], type, type]] = {
-    "ghost": ((("ghost_size", 3),), own.GhostBatchNorm2d, own.GhostBatchNorm1d),
-    "partial": ((("mean", True),), own.PartialBatchNorm2d, own.PartialBatchNorm1d),
-    "alternating": ((), own.AlternatingBatchNorm2d, own.AlternatingBatchNorm1d),
+    "ghost": ((("ghost_size", 3),), own.GhostBatchNorm2d, GhostBatchNorm1d),
+    "partial": ((("mean", True),), own.PartialBatchNorm2d, PartialBatchNorm1d),
+    "alternating": ((), own.AlternatingBatchNorm2d, AlternatingBatchNorm1d),
     "group": ((("groups", 2),), nn.GroupNorm, nn.GroupNorm),
 }
 

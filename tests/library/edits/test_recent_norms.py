@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.nn import Pointwise
+from normless.nn._activation import Pointwise
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,

@@ -18,8 +18,8 @@ import normless as nl
 from normless import convert, fuse_for_inference
 from normless.affine._in_place import ConstantActivation
 from normless.models import resnet_cifar, wide_resnet
-from normless.nn import ResidualSum, scalar_affine
-from normless.nn._affine import ScalarConv2d
+from normless.nn import ResidualSum
+from normless.nn._affine import ScalarConv2d, scalar_affine
 from normless.nn._in_place import InPlace
 
 close = torch.testing.assert_close

@@ -15,7 +15,7 @@ from torch import nn
 import normless as nl
 from normless.integrations import HubNetwork, _hub as hub
 from normless.models import resnet_cifar
-from normless.saving import seal
+from normless.saving._folder import seal
 
 SPEC = "normless:resnet_cifar(depth=8, classes=3)"
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))

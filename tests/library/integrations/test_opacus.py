@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.nn import ResidualSum, ScalarAffine, scalar_affine
+from normless.nn import ResidualSum, ScalarAffine
+from normless.nn._affine import scalar_affine
 from normless.nn._standardized import scaled_std
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'normless[private]'")

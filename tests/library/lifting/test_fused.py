@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless._internal.state import unfused
+from normless.state import unfused
 
 X = torch.randn(2, 5, 8)
 

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import normless as nl
 from normless.edits import ScaleSums
-from normless.nn import ResidualSum, ShiftedActivation
+from normless.nn import ResidualSum
+from normless.nn._activation import ShiftedActivation
 
 X, MASK = torch.randn(3, 4), torch.rand(3, 1)
 close = torch.testing.assert_close

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normless.nn import ShiftedActivation
+from normless.nn._activation import ShiftedActivation
 
 ACTIVATIONS = {
     "relu": nn.ReLU,

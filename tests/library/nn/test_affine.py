@@ -9,10 +9,11 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from normless.nn import ScalarAffine, scalar_affine
+from normless.nn import ScalarAffine
 from normless.nn._affine import (
     one_element,
     outputs_of,
+    scalar_affine,
     takes_scalars,
 )
 

@@ -12,14 +12,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from normless.nn import (
-    AlternatingBatchNorm1d,
-    AlternatingBatchNorm2d,
-    GhostBatchNorm1d,
-    GhostBatchNorm2d,
-    PartialBatchNorm1d,
-    PartialBatchNorm2d,
-)
+from normless.nn import AlternatingBatchNorm2d, GhostBatchNorm2d, PartialBatchNorm2d
+from normless.nn._batch_norms import AlternatingBatchNorm1d, GhostBatchNorm1d, PartialBatchNorm1d
 
 SHAPES = {"vectors": (9, 3), "sequences": (5, 3, 4), "images": (4, 3, 5, 2)}
 PARTS = ("mean", "variance", "gamma", "beta")

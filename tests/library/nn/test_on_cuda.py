@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from normless.nn._on_cuda import kernels_fit, multiplied, shifted
+from normless.nn.kernels._on_cuda import kernels_fit, multiplied, shifted
 
 
 def test_kernels_in_the_interpreter() -> None:

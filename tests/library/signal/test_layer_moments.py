@@ -15,9 +15,9 @@ from torch.nn.utils import parametrizations
 
 from normless.nn._standardized import scaled_std
 from normless.residual._reader import flow_of
-from normless.signal import Propagation, Stream
 from normless.signal._moments import Moments, activated, maximum
-from normless.signal._quadrature import rectified, rectified_sum
+from normless.signal._quadrature import Stream, rectified, rectified_sum
+from normless.signal._rules import Propagation
 from normless.signal._weights import rows_of
 
 close = torch.testing.assert_close

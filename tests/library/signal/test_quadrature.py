@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from normless.nn import ShiftedActivation
-from normless.signal import activation_gain, normal_moments
-from normless.signal._quadrature import normal_maximum, rectified_maximum
+from normless.nn._activation import ShiftedActivation
+from normless.signal._quadrature import activation_gain, normal_maximum, normal_moments, rectified_maximum
 
 # Var[φ(z)] by hand: a leaky slope s gives (1 + s²)/2 - (1 - s)²/(2π).
 CLOSED = [

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless.nn import scalar_affine
+from normless.nn._affine import scalar_affine
 from normless.nn._standardized import scaled_std
 from normless_papers.probes import summands
 from normless_papers.probes.summands import summands_of

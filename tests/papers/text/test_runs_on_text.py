@@ -15,8 +15,11 @@ from run_helpers import Interrupt, OnEpoch, assert_same_run, assert_two_processe
 from text_helpers import BERT, PAIRS, quick, written
 from torch import nn
 
-from normless_lab.train import RunConfig, network_and_data, train
-from normless_papers.text import BytePairs, TextConfig, bleu, translate
+from normless_lab.train import RunConfig, train
+from normless_lab.train._training_run import network_and_data
+from normless_papers.text.config import TextConfig
+from normless_papers.text.tokens import BytePairs
+from normless_papers.text.translating import bleu, translate
 
 KINDS = ("text", "translation")
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}

@@ -11,8 +11,9 @@ from hypothesis import given, strategies as st
 from text_helpers import BERT
 
 from normless.models import TokenNumbers, text_classifier
-from normless_lab.train import RunDirectory, train
-from normless_papers.text import TextConfig, TextResult
+from normless_lab.train import train
+from normless_lab.train._directory import RunDirectory
+from normless_papers.text.config import TextConfig, TextResult
 from normless_papers.text.text_task import TextTask
 from normless_papers.text.translation_task import inverse_square_root, token_cross_entropy
 

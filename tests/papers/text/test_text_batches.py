@@ -8,10 +8,9 @@ from hypothesis import given, settings, strategies as st
 
 from normless_lab.data import load_data
 from normless_lab.data._image_data import Batch
-from normless_papers.text import BytePairs, ParallelText
-from normless_papers.text.text_sets import LabelledSentences, LabelledText
+from normless_papers.text.text_sets import LabelledSentences, LabelledText, ParallelText
 from normless_papers.text.text_task import TextData
-from normless_papers.text.tokens import SPECIAL_TOKENS, bucket_epoch
+from normless_papers.text.tokens import SPECIAL_TOKENS, BytePairs, bucket_epoch
 from normless_papers.text.translation_batches import TranslationBatch, TranslationData
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)

@@ -11,7 +11,7 @@ from command_outputs import check_output
 
 from normless.cli import main
 from normless_lab.train import train
-from normless_papers.text import TranslationConfig, TranslationResult
+from normless_papers.text.config import TranslationConfig, TranslationResult
 
 PAIRS = {
     "model": "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre')",

@@ -14,8 +14,8 @@ import pytest
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data import load_data
 from normless_lab.data._downloads import fetch_files
-from normless_papers.text import ParallelText, parallel_folder
-from normless_papers.text.text_sets import LabelledText, Pairs
+from normless_papers.text import parallel_folder
+from normless_papers.text.text_sets import LabelledText, Pairs, ParallelText
 
 TRAIN = [('a "smile" , but', "1"), ("it 's dull ", "0"), ("hide new secretions", "0")]
 DEV = [("a gem", "1"), ("no , thanks", "0")]

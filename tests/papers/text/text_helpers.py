@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless_papers.text import TextConfig, TranslationConfig
+from normless_papers.text.config import TextConfig, TranslationConfig
 
 PADDING, START, END, UNKNOWN = 0, 1, 2, 3
 

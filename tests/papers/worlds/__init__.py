@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 
 from normless_papers.artefact import Evidence, artefact_of
-from normless_papers.claims import Check
+from normless_papers.claims import Claim
 from worlds.world import World
 
 MODULES = (
@@ -19,7 +19,7 @@ for name in MODULES:
 
 
 @cache
-def checks_of(artefact: str, right: bool) -> tuple[Check, ...]:
+def checks_of(artefact: str, right: bool) -> tuple[Claim, ...]:
     """The checks of an artefact as its paper has it, or of the opposite."""
     found = WORLDS[artefact](right)
     return tuple(artefact_of(artefact).checks(found.facts if isinstance(found, Evidence) else found))

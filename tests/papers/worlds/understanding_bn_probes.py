@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from normless_papers.published import published_as
-from normless_papers.understanding_bn.initializations import HISTOGRAM_LAYERS, READING_LAYERS, Measured
+from normless_papers.understanding_bn.initializations import HISTOGRAM_LAYERS, READING_LAYERS, MeasuredDraws
 from worlds.world import World
 
 DRAWS = 5
@@ -17,7 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 Numbers = tuple[float, ...]
 
 
-def measured(without: Rows, with_norm: Rows = ()) -> Measured:
+def measured(without: Rows, with_norm: Rows = ()) -> MeasuredDraws:
     """The same rows in every draw of the networks without batch norm and with it."""
     rows = [
         {"batch_norm": kind, "draw": draw, **row}
@@ -25,7 +25,7 @@ def measured(without: Rows, with_norm: Rows = ()) -> Measured:
         for draw in range(DRAWS)
         for row in layout
     ]
-    return Measured(pd.DataFrame(rows))
+    return MeasuredDraws(pd.DataFrame(rows))
 
 
 # What a network has, by columns: published without and with batch norm, and the opposite without and with it.
@@ -58,13 +58,13 @@ NETWORKS: dict[str, tuple[str, Numbers, Numbers, Numbers, Numbers]] = {
 }
 
 
-def of_network(name: str, right: bool) -> Measured:
+def of_network(name: str, right: bool) -> MeasuredDraws:
     columns, *both = NETWORKS[name]
     chosen = both[:2] if right else both[2:]
     return measured(*([dict(zip(columns.split(), row, strict=True))] if row else [] for row in chosen))
 
 
-def sizes(right: bool) -> Measured:
+def sizes(right: bool) -> MeasuredDraws:
     """Figure 2: the means of layer 55, which table 4 prints, and a larger kurtosis without batch norm."""
     rows = published_as("understanding-bn/table-4").rows
     with_norm, without = [row["abs_sum"] for row in rows if row["layer"] == 55][:: 1 if right else -1]
@@ -72,7 +72,7 @@ def sizes(right: bool) -> Measured:
     return measured([{"mean_abs": without, "kurtosis": kurtosis}], [{"mean_abs": with_norm, "kurtosis": 3.0}])
 
 
-def sums(name: str, right: bool) -> Measured:
+def sums(name: str, right: bool) -> MeasuredDraws:
     """Tables 1 and 4 as they are printed; reversed, sums cancel without batch norm, as none do with it."""
     rows = []
     for printed in published_as(f"understanding-bn/{name}").rows:
@@ -86,7 +86,7 @@ def sums(name: str, right: bool) -> Measured:
             row |= {"sum_abs": size, "abs_sum": size if batch_norm else size / 1000}
         row["predicted_for_random_signs"] = (128 * positions) ** -0.5
         rows += [{"batch_norm": batch_norm, "draw": draw, **row} for draw in range(DRAWS)]
-    return Measured(pd.DataFrame(rows))
+    return MeasuredDraws(pd.DataFrame(rows))
 
 
 def activations(growth: float, means: float, modes: float) -> Rows:
@@ -101,7 +101,7 @@ def activations(growth: float, means: float, modes: float) -> Rows:
 GROWING, LEVEL = activations(5.0, 2.0, 2.5), activations(1.0, 0.3, 1.0)
 
 
-def channels(right: bool) -> Measured:
+def channels(right: bool) -> MeasuredDraws:
     """Figure 19: scales and differences within layers, in early layers relative to late ones."""
 
     def rows(early: float, differences: float) -> Rows:
@@ -111,7 +111,7 @@ def channels(right: bool) -> Measured:
     return measured(rows(50.0, 1.0), rows(2.0, 0.3)) if right else measured(rows(0.5, 0.1), rows(100.0, 0.3))
 
 
-def dominance(right: bool) -> Measured:
+def dominance(right: bool) -> MeasuredDraws:
     """Appendix K: in each layer alike."""
     both = ((0.95, 0.2), (0.6, 0.8)) if right else ((0.1, 0.8), (0.1, 0.4))
     names = ("mean_correlation", "effective_share")
@@ -120,7 +120,7 @@ def dominance(right: bool) -> Measured:
     )
 
 
-def classes(right: bool) -> Measured:
+def classes(right: bool) -> MeasuredDraws:
     """Figure 21: class 3 and the nine others."""
     others = [{"class": index, "mean_abs": 1.0, "predicted_share": 0.0} for index in range(10) if index != 3]
     return measured(
@@ -128,7 +128,7 @@ def classes(right: bool) -> Measured:
     )
 
 
-def summands(right: bool) -> Measured:
+def summands(right: bool) -> MeasuredDraws:
     """Figure 22: the parameter with the largest gradient, and the mean of one with a small gradient."""
     large = (0.9, 0.95, 1.2) if right else (0.02, 0.5, 0.01)
     small = (0.01, 0.5, 0.01 if right else 0.9)

@@ -16,7 +16,7 @@ from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
 from normless_papers.understanding_bn import architecture_rates as architectures, reference_runs as reference
-from normless_papers.understanding_bn.initializations import Measured
+from normless_papers.understanding_bn.initializations import MeasuredDraws
 from normless_papers.understanding_bn.rate_search import AXIS as PARTS_AXIS, CENTRED, NONE, NORMALIZED, SCALED, WHOLE
 from normless_papers.understanding_bn.single_updates import Divergence
 from worlds.world import World, ended, given
@@ -171,17 +171,17 @@ def diverged(table: pd.DataFrame, right: bool, updates: int, step: int) -> Diver
     return Divergence(len(DRAWS), updates, (step,) * count, (table,) * count)
 
 
-def longest(ratio: float) -> Measured:
+def longest(ratio: float) -> MeasuredDraws:
     rows = [
         {"batch_norm": kind, "draw": draw, "minibatch": minibatch, "step": step}
         for minibatch in (1, 5)
         for draw in DRAWS
         for kind, step in ((False, 1e-3), (True, 1e-3 * ratio * (1 + 0.01 * draw)))
     ]
-    return Measured(pd.DataFrame(rows))
+    return MeasuredDraws(pd.DataFrame(rows))
 
 
-def stable(with_norm: float, without: float, *, first: bool, ten: bool) -> Measured:
+def stable(with_norm: float, without: float, *, first: bool, ten: bool) -> MeasuredDraws:
     """Without reduction: as the paper's own set-up would have it."""
     rows = [
         {"batch_norm": kind, "draw": draw, "largest": largest, "first_stable": first, "ten_diverged": ten}
@@ -189,7 +189,7 @@ def stable(with_norm: float, without: float, *, first: bool, ten: bool) -> Measu
         for kind, largest in ((True, with_norm), (False, without))
         for draw in DRAWS
     ]
-    return Measured(pd.DataFrame(rows))
+    return MeasuredDraws(pd.DataFrame(rows))
 
 
 def noise(batch_exponent: float, rate_exponent: float, excess: float, bias: float) -> Any:
@@ -211,13 +211,13 @@ def parts_of_the_layer(right: bool) -> Any:
     return [replace(agreement, deviation=0.0 if right else 1.0) for agreement in facts]
 
 
-def class_sums(right: bool) -> Measured:
+def class_sums(right: bool) -> MeasuredDraws:
     rows = [
         {"batch_norm": kind, "draw": draw, "deviation": 0.0 if right else 1.0, "parameters": 110}
         for kind in (False, True)
         for draw in DRAWS
     ]
-    return Measured(pd.DataFrame(rows))
+    return MeasuredDraws(pd.DataFrame(rows))
 
 
 _UNNORMALIZED = RATES["lr_unnormalized"]

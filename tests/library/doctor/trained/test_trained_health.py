@@ -1,4 +1,4 @@
-"""`nl.diagnose_trained`: findings and numbers against counts by hand, closed forms, and passes written out."""
+"""`nl.check_health`: findings and numbers against counts by hand, closed forms, and passes written out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None
     net = fitted().train()
     net.head.weight.grad = torch.ones_like(net.head.weight)
     before = state_of(net)
-    report = nl.diagnose_trained(net, images())
+    report = nl.check_health(net, images())
     assert report.healthy
     assert not report.advice
     assert changed(before, state_of(net)) == []
@@ -83,7 +83,7 @@ def test_the_first_finding_is_what_was_done(name: str) -> None:
     net = fitted()
     with torch.no_grad():
         damage(net)
-    report = nl.diagnose_trained(net, images())
+    report = nl.check_health(net, images())
     found = report.findings[0]
     assert (found.kind, found.where) == (kind, (where,))
     assert evidence.items() <= found.evidence.items()
@@ -131,7 +131,7 @@ def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
     norm = net.get_submodule(path)
     assert isinstance(norm.running_mean, Tensor)
     norm.running_mean += torch.linspace(-2, 2, 16)
-    report = nl.diagnose_trained(net, images())
+    report = nl.check_health(net, images())
     assert [(found.kind, found.where) for found in report.findings] == [("unfitting_statistics", (path,))]
     # What evaluation computes after this norm is not judged.
     judged = report.table[report.table["removal"].notna()]["layer"]
@@ -152,7 +152,7 @@ def test_other_preprocessing_is_recognized_with_its_scale() -> None:
 def test_a_branch_is_removed_as_by_hand() -> None:
     net = fitted()
     (x, y), *_ = batches = images()
-    report = nl.diagnose_trained(net, batches)
+    report = nl.check_health(net, batches)
     with torch.no_grad():
         entry = F.relu(net.norm(net.stem(x)))
         out, without = net(x), net.head(net.blocks[1](entry).mean((2, 3)))
@@ -177,7 +177,7 @@ def test_a_branch_is_removed_as_by_hand() -> None:
 def test_the_cost_of_a_constant_divisor_is_that_by_hand(norm: nn.Module) -> None:
     torch.manual_seed(0)
     net, x = Normed(norm), torch.randn(16, 5, 8)
-    report = nl.diagnose_trained(net, [x])
+    report = nl.check_health(net, [x])
     with torch.no_grad():
         h = net.inner(x)
         centred = h - h.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else h

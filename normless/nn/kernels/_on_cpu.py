@@ -65,7 +65,7 @@ class ShiftedReLU(torch.autograd.Function):
         return passed, *(None if part is None else part.sum().reshape(1) for part in shifts)
 
 
-def shifted_convolution(
+def added_to_convolution(
     x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any, groups: int = 1
 ) -> Tensor:
     """Compute W ∗ (x + b₁) + b = W ∗ x + (W₁T · b₁ + b) of zero-padded x; backward needs x and not x + b₁.

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from normless._internal.exclusive import borrowing
 from normless._internal.restoring import attributes_kept
+from normless.exclusive import borrowing
 
 
 @borrowing

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.nn._channels import per_channel
-from normless.nn._kept_once import SMALLEST, is_eager
+from normless.nn.kernels._on_cpu import SMALLEST, is_eager
 
 WHEN = os.environ.get("NORMLESS_KERNELS", "auto")
 # With this many elements, the GPU takes longer for a pass than the host for the call.
@@ -53,7 +53,7 @@ def _kernels() -> ModuleType | None:
     """Return the module of kernels, or None if Triton is not installed."""
     if find_spec("triton") is None:
         return None
-    from normless.nn import _triton_kernels as triton_kernels
+    from normless.nn.kernels import _triton_kernels as triton_kernels
 
     return triton_kernels
 

@@ -9,8 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from normless import convert
 from normless.models import resnet_cifar
-from normless.nn import _kept_once as kept_once
-from normless.nn._kept_once import ShiftedReLU, shifted_convolution
+from normless.nn.kernels import _on_cpu as kept_once
+from normless.nn.kernels._on_cpu import ShiftedReLU, added_to_convolution
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +54,12 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_shifted_convolution(settings, has_bias: bool) -> None:
+def test_added_to_convolution(settings, has_bias: bool) -> None:
     kernel, *rest, groups = settings
     x, shift, weight, bias = leaves((3, 4, 7, 6), (1,), (6, 4 // groups, *kernel), (6,))
     given = bias if has_bias else None
     plain = nn.functional.conv2d(x + shift, weight, given, *rest, groups)
-    fused = shifted_convolution(x, shift, weight, given, *rest, groups=groups)
+    fused = added_to_convolution(x, shift, weight, given, *rest, groups=groups)
     assert_same_gradients(fused, plain, [x, shift, weight, *([bias] if has_bias else [])])
 
 

@@ -1,23 +1,20 @@
-"""`nl.convert_trained`: convert a trained network so that it starts near the trained function."""
+"""`nl.refit`: convert a trained network and fit what takes the place of its norms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
-
-from torch import nn
+from typing import Any
 
 from normless._internal.arguments import calls_of, forward_arguments, require_network
-from normless.affine._match_statistics import TrainedReport as TrainedReport
+from normless._internal.copying import Model
+from normless.affine._match_statistics import RefitReport as RefitReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.residual import ResidualMap
 from normless.schemes import Scheme, scheme as make_scheme, trained
 from normless.spec import format_call, parse_call, split_terms
 
-Model = TypeVar("Model", bound=nn.Module)
 
-
-def convert_trained(
+def refit(
     model: Model,
     scheme: str | Scheme,
     batches: Any,
@@ -28,8 +25,10 @@ def convert_trained(
     in_place: bool = False,
     only: Part | Sequence[Part] = (),
     check_inputs: Any = None,
-) -> tuple[Model, TrainedReport]:
-    """Convert a trained network so that it starts at the trained function, or near it; return it with a report.
+) -> tuple[Model, RefitReport]:
+    """Convert a trained network and fit what takes the place of its norms, so that it goes on from its function.
+
+    `convert` prepares a network to be trained from the start; this keeps what it has learned, exactly or nearly.
 
     Batch norms that a scheme removes are folded into weights by their running statistics, and go on training there
     (`none`; `skipinit`, with multipliers of 1). What a scheme puts in place of norms is fitted in order of execution,
