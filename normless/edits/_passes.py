@@ -80,7 +80,8 @@ def passed(surgery: Surgery, model: nn.Module, training: bool, *, follows: bool 
             names.append(name)
             parameters.append(parameter)
 
-    with running(model, training, surgery.inputs, surgery.kwargs):
+    inputs, kwargs = surgery.example
+    with running(model, training, inputs, kwargs):
         outputs: list[Tensor] = []
         for graph in (True, False):  # Forward code may write into parameters, which autograd refuses.
             seen.runs.clear()
@@ -88,7 +89,7 @@ def passed(surgery: Surgery, model: nn.Module, training: bool, *, follows: bool 
             try:
                 following = _Followed(seen).following(model) if follows else nullcontext()
                 with torch.set_grad_enabled(graph), following:
-                    outputs = [*tensors_in(applied(model, *surgery.inputs, **surgery.kwargs))]
+                    outputs = [*tensors_in(applied(model, *inputs, **kwargs))]
                 seen.error = None
                 break
             except Exception as error:
