@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import pandas as pd
@@ -171,6 +172,8 @@ class Examination:
     @cached_property
     def repeats(self) -> bool:
         """Whether a second pass after the first, with the same random numbers, has the same outputs."""
+        if not isfinite(self.size):
+            return True
         again = self.evaluated
         with preserve_state(self.model, self.inputs, training=False), unfused(), suppress(*REFUSED):
             for _ in range(2):
