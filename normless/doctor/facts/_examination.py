@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from normless.doctor._findings import ExperimentBudget, Finding
 from normless.doctor.facts._batches import Batches
 from normless.doctor.facts._flow import PassFlow, TensorCall
-from normless.doctor.facts._guessing import lowest_of_constants, lowest_of_outputs
+from normless.doctor.facts._guessing import lowest_of_constants, lowest_of_outputs, within_range
 from normless.doctor.facts._held import trained_parameters
 from normless.doctor.facts._passed import Passed, pass_through, require_logits
 from normless.doctor.facts._tape import LayerEvent, active_rate
@@ -227,15 +227,8 @@ class Examination:
     @property
     def _loss_within(self) -> Callable[[Tensor], Tensor]:
         """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
-        outputs = self.logits.float()
-        for axis in (-1, 1) if outputs.dim() > 1 else ():
-            if outputs.shape[axis] < 2:
-                continue
-            if bool((outputs.logsumexp(axis).abs() < 1e-3).all()):
-                return lambda logits: self.loss_at(logits.log_softmax(axis))
-            if float(outputs.min()) >= 0 and bool(((outputs.sum(axis) - 1).abs() < 1e-3).all()):
-                return lambda logits: self.loss_at(logits.softmax(axis))
-        return self.loss_at
+        within = within_range(self.logits)
+        return lambda logits: self.loss_at(within(logits))
 
     @property
     def trained(self) -> list[nn.Parameter]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from math import inf, nan
+from math import inf, isfinite, nan
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._batches import size_of
 from normless.doctor.trained import _limits as limits
+from normless.doctor.trained._loss import standing
 from normless.doctor.trained._shares import Share, of_shares
 from normless.doctor.trained._streams import Features, MeasuredSum
 from normless.doctor.trained._subject import UNFIT, TrainedSubject
@@ -75,6 +76,24 @@ def check_outputs(subject: TrainedSubject) -> Steps:
         place, line = wrong
         yield finding("trained_not_finite", (place,), {"line": str(line)} if line else {})
     return f"{len(subject.batches)} batches with {subject.examples} examples"
+
+
+@check("loss")
+def check_loss(subject: TrainedSubject) -> Steps:
+    """Look for a loss that is no better than that of outputs which do not depend on the inputs."""
+    loss, constant, guessing = standing(subject.measured.losses)
+    if not isfinite(loss):
+        raise NotAsked("there is no loss: give batches of (inputs, targets) and loss=")
+    words = f"the loss is {loss:.4g}"
+    words += f"; of the best constant outputs {constant:.4g}" if isfinite(constant) else ""
+    words += f"; of guessing (outputs of zero) {guessing:.4g}" if isfinite(guessing) else ""
+    bars = {"constant": constant, "guessing": guessing}
+    known = {name: bar for name, bar in bars.items() if isfinite(bar)}
+    if known and loss >= min(known.values()):
+        bar = "the best constant outputs" if "constant" in known else "outputs of zero"
+        evidence = {"loss": loss, **known, "examples": subject.examples}
+        yield finding("no_better_than_guessing", (), evidence, bar=bar, lowest=min(known.values()))
+    return words if known else f"{words}; what guessing has is not known"
 
 
 @check("running statistics")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import require_whole
-from normless.doctor._findings import LEADING, Check, Finding, causes_of, in_order
+from normless.doctor._findings import Check, Finding, in_order
 from normless.doctor._report import Diagnosis
 from normless.doctor.facts._batches import read_batches
 from normless.doctor.trained import _checks as checks, _removal as removal
@@ -56,6 +56,11 @@ class Health(Diagnosis):
     def _ranked(self) -> list[Finding]:
         return in_order((found for check in self.checks for found in check.findings), self.order)
 
+    def _short(self) -> tuple[str, list[tuple[str, str]]]:
+        head, rows = super()._short()
+        stands = [("loss", check.summary) for check in self.checks if check.name == "loss" and not check.findings]
+        return head, [*rows[:-1], *stands, rows[-1]]
+
     @property
     def _unseen(self) -> str:
         return "other data, how it was trained"
@@ -75,7 +80,8 @@ class Health(Diagnosis):
 
 
 _CHECKS = (
-    *(checks.check_values, checks.check_outputs, checks.check_fit, checks.check_gamma, checks.check_units),
+    *(checks.check_values, checks.check_outputs, checks.check_loss, checks.check_fit, checks.check_gamma),
+    checks.check_units,
     *(checks.check_flat, checks.check_divisors, checks.check_attention, checks.check_outliers, checks.check_equal),
 )
 _REMOVALS = (removal.check_parts, removal.check_cost)
@@ -95,7 +101,7 @@ def check_health(
 
     `diagnose` says why a network does not train; this says whether what training left computes as it should.
 
-    Looked for are weights and results that are not finite; running statistics that are fresh, or do not fit the data,
+    Looked for are weights and results that are not finite; a loss no better than that of constant outputs; running statistics that are fresh, or do not fit the data,
     also because of other preprocessing; channels with γ at zero; units that never vary; activations and attentions
     that are saturated; norms whose variance is comparable with ε; equal units; and residual branches and layers that
     do nothing. Massive activations (Sun et al. 2024), outlier features (Dettmers et al. 2022) and small shares of the
@@ -138,7 +144,7 @@ def check_health(
     missed = tuple(subject.measured.sums.missed) if "measured" in vars(subject) else ()
     places = {place for each in made for found in each.findings for place in found.where}
     order = {place: subject.at(place) for place in places}
-    return Health(_led(made, order), missed, table=_table(subject), passes=subject.passes, order=order)
+    return Health(tuple(made), missed, table=_table(subject), passes=subject.passes, order=order)
 
 
 def _find_map(subject: TrainedSubject) -> None:
@@ -149,18 +155,6 @@ def _find_map(subject: TrainedSubject) -> None:
             subject.map = find_residual_map(subject.model, *positional, **named)
     except NormlessError as error:
         subject.unmapped = str(error)
-
-
-def _led(made: list[Check], order: dict[str, int]) -> tuple[Check, ...]:
-    """Return the checks; advice of some kinds is a finding if another finding follows from it."""
-    every = [found for each in made for found in each.findings]
-    causes = [cause for own in every if not own.advice for cause in causes_of(own, every, order)]
-    leading = {id(cause) for cause in causes if cause.kind in LEADING}
-
-    def led(found: Finding) -> Finding:
-        return replace(found, advice=found.advice and id(found) not in leading)
-
-    return tuple(replace(each, findings=tuple(map(led, each.findings))) for each in made)
 
 
 def _table(subject: TrainedSubject) -> pd.DataFrame:

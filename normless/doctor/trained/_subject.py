@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import nan
@@ -17,13 +17,13 @@ from normless.affine._removal_edit import FreezableNorms
 from normless.doctor.facts._batches import Batches, mixed, size_of
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.trained._fit import Fit
+from normless.doctor.trained._loss import BatchLoss
 from normless.doctor.trained._meter import Meter
 from normless.doctor.trained._streams import Divisors, SumWatcher
 from normless.edits import Surgery
-from normless.errors import InputsError, NormlessError
+from normless.errors import NormlessError
 from normless.nn._freezable import Tokens
 from normless.probes import Loss, Setting
-from normless.probes.hooks._losses import loss_of, own_loss
 from normless.probes.hooks._observe import compute_output
 from normless.probes.hooks._watcher import attach_hooks, logits_of
 from normless.residual import ResidualMap
@@ -42,6 +42,7 @@ class MeasuredPasses(NamedTuple):
     meter: Meter
     sums: SumWatcher
     divisors: Mapping[str, Divisors]
+    losses: list[BatchLoss]
 
 
 @dataclass
@@ -121,13 +122,14 @@ class TrainedSubject:
         layers = {path: modules[path] for path, kind in kinds.items() if kind in ("weight", "norm")}
         divisors, _, tokens = self.freezables
         meter = Meter(activations, layers, divisors)
-        sums = SumWatcher(meter.paused)
+        sums, losses = SumWatcher(meter.paused), list[BatchLoss]()
         with running(self.model, False), self.model.register_forward_pre_hook(tokens.enter, with_kwargs=True):
-            for inputs, _ in self.batches:
+            for inputs, targets in self.batches:
                 observed = attach_hooks(Setting(self.model, self.map), [sums]) if self.map else nullcontext()
                 with meter.measuring(self.model, inputs), observed:
-                    self.run(inputs)
-        return MeasuredPasses(meter, sums, divisors)
+                    output = self.run(inputs)
+                losses.append(BatchLoss(self.loss, output, inputs, targets))
+        return MeasuredPasses(meter, sums, divisors, losses)
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
@@ -180,13 +182,9 @@ class TrainedSubject:
         if isinstance(output, Mapping):
             shown = {name: value for name, value in output.items() if name not in _INNER}
         found = tensors(shown) or tensors(logits_of(output))
-        return [one.double() for one in found if one.is_floating_point()], self._loss_of(output, inputs, targets)
-
-    def _loss_of(self, output: Any, inputs: Any, targets: Any) -> float:
-        # A batch of inputs alone has a loss only if the network computes it.
-        with suppress(InputsError, ValueError):
-            return float(loss_of(own_loss if targets is None else self.loss, output, inputs, targets))
-        return nan
+        return [one.double() for one in found if one.is_floating_point()], BatchLoss(
+            self.loss, output, inputs, targets
+        ).value()
 
     def change(self) -> tuple[float, float]:
         """Run the first batch; return the change of output, relative to its deviation over examples, and of loss.

@@ -11,7 +11,7 @@ from matrix.case import changed, state_of
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
-from trained_health import Normed, fitted, images, kinds, quick, row
+from trained_health import Normed, fitted, images, inputs, kinds, quick, row
 
 import normless as nl
 from normless.doctor.trained._fit import Fit
@@ -22,7 +22,7 @@ def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None
     net = fitted().train()
     net.head.weight.grad = torch.ones_like(net.head.weight)
     before = state_of(net)
-    report = nl.check_health(net, images())
+    report = nl.check_health(net, inputs())
     assert report.healthy
     assert not report.advice
     assert changed(before, state_of(net)) == []
@@ -83,7 +83,7 @@ def test_the_first_finding_is_what_was_done(name: str) -> None:
     net = fitted()
     with torch.no_grad():
         damage(net)
-    report = nl.check_health(net, images())
+    report = nl.check_health(net, inputs())
     found = report.findings[0]
     assert (found.kind, found.where) == (kind, (where,))
     assert evidence.items() <= found.evidence.items()
@@ -131,7 +131,7 @@ def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
     norm = net.get_submodule(path)
     assert isinstance(norm.running_mean, Tensor)
     norm.running_mean += torch.linspace(-2, 2, 16)
-    report = nl.check_health(net, images())
+    report = nl.check_health(net, inputs())
     assert [(found.kind, found.where) for found in report.findings] == [("unfitting_statistics", (path,))]
     # What evaluation computes after this norm is not judged.
     judged = report.table[report.table["removal"].notna()]["layer"]
@@ -141,12 +141,12 @@ def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
 
 def test_other_preprocessing_is_recognized_with_its_scale() -> None:
     net = fitted()
-    report = quick(net, [(3 * x + 2, y) for x, y in images()])
+    report = quick(net, [3 * x + 2 for x in inputs()])
     (found,) = report.findings
     assert (found.kind, found.where[0]) == ("other_preprocessing", "norm")
     assert found.evidence["scale"] == pytest.approx(3, rel=0.1)
     assert found.evidence["offset"] == pytest.approx(2, rel=0.2)
-    assert quick(net, images()).healthy
+    assert quick(net, inputs()).healthy
 
 
 def test_a_branch_is_removed_as_by_hand() -> None:
