@@ -101,9 +101,10 @@ def check_health(
 
     `diagnose` says why a network does not train; this says whether what training left computes as it should.
 
-    Looked for are weights and results that are not finite; a loss no better than that of constant outputs; running statistics that are fresh, or do not fit the data,
-    also because of other preprocessing; channels with γ at zero; units that never vary; activations and attentions
-    that are saturated; norms whose variance is comparable with ε; equal units; and residual branches and layers that
+    Looked for are weights and results that are not finite; a loss no better than that of constant outputs; running
+    statistics that are fresh, or do not fit the data, also because of other preprocessing; channels with γ at zero;
+    units that never vary; activations and attentions that are saturated; norms whose variance is comparable with ε;
+    equal units; and residual branches and layers that
     do nothing. Massive activations (Sun et al. 2024), outlier features (Dettmers et al. 2022) and small shares of the
     other faults are advice. The table by layer has all numbers, also the cost of a constant in place of each divisor
     of layer, RMS and group norms. `normless.doctor.trained._limits` states the limits,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any, NamedTuple
 
 import torch
@@ -54,7 +54,7 @@ class BatchLoss:
 
 
 class Standing(NamedTuple):
-    """Mean losses over batches: of the network, of the best constant outputs, and of outputs of zero; NaN if unknown."""
+    """Mean losses over batches: of the network, the best constant outputs, and outputs of zero; NaN if unknown."""
 
     loss: float
     constant: float = nan
@@ -79,7 +79,7 @@ def standing(batches: Sequence[BatchLoss]) -> Standing:
     outputs, within = torch.cat(known), within_range(known[0])
 
     def loss_at(free: Tensor) -> Tensor:
-        parts = within(free).split([len(one) for one in known])
+        parts = torch.split(within(free), [len(one) for one in known])  # type: ignore[no-untyped-call]
         pairs = zip(share, batches, parts, strict=True)
         return torch.stack([part * batch.at(values) for part, batch, values in pairs]).sum()
 
@@ -89,18 +89,24 @@ def standing(batches: Sequence[BatchLoss]) -> Standing:
 def _bars(
     loss_at: Callable[[Tensor], Tensor], outputs: Tensor, targets: list[Any], loss: float
 ) -> tuple[float, float]:
+    """Return the loss of the best constant outputs, and of outputs of zero."""
+    constant = nan
     try:
         guessing = float(loss_at(torch.zeros_like(outputs)))
         reads = guessing != loss or float(loss_at(outputs + 1 - 2 * outputs.sign())) != loss
     except REFUSED:
         return nan, nan
+    if not reads:
+        return nan, nan
     tensors = [one for one in targets if isinstance(one, Tensor)]
     # Labels below 0 are those of positions that losses ignore; of real targets each is compared with one output.
-    count = sum(int((one >= 0).sum()) if not one.is_floating_point() else one.shape[0] for one in tensors)
-    channels = min(outputs.shape[1], outputs.shape[-1])
-    if not reads or outputs.numel() > _MOST or count < _TARGETS * channels:
-        return nan, guessing if reads else nan
-    whole = torch.cat(tensors) if len({one.shape[1:] for one in tensors}) == 1 else None
-    constant = lowest_of_constants(loss_at, outputs, whole)
-    is_lowest = loss >= constant and lowest_of_outputs(loss_at, outputs) >= constant - abs(constant) / 100
-    return nan if is_lowest else constant, guessing
+    count = sum(len(one) if one.is_floating_point() else int((one >= 0).sum()) for one in tensors)
+    if outputs.numel() > _MOST:
+        return nan, guessing
+    if count >= _TARGETS * min(outputs.shape[1], outputs.shape[-1]):
+        whole = torch.cat(tensors) if len({one.shape[1:] for one in tensors}) == 1 else None
+        constant = lowest_of_constants(loss_at, outputs, whole)
+    bar = min((one for one in (constant, guessing) if isfinite(one)), default=inf)
+    if loss >= bar and lowest_of_outputs(loss_at, outputs) >= bar - abs(bar) / 100:
+        return nan, nan
+    return constant, guessing
