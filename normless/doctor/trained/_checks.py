@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from math import inf, isfinite, nan
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +15,14 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._batches import size_of
+from normless.doctor.facts._tracer import tensors
 from normless.doctor.trained import _limits as limits
 from normless.doctor.trained._loss import standing
 from normless.doctor.trained._shares import Share, of_shares
 from normless.doctor.trained._streams import Features, MeasuredSum
 from normless.doctor.trained._subject import UNFIT, TrainedSubject
 from normless.residual._classify import NORMS
+from normless.state import running
 
 # γ is at zero below this share of the median of those that are not, and in norms below this number.
 _ZERO, _TINY = 1e-3, 1e-6
@@ -25,6 +30,8 @@ _ZERO, _TINY = 1e-3, 1e-6
 _COSINE, _INPUTS, _ROWS = 0.99999, 4, 8192
 # Statistics of fewer examples say little about the running ones.
 _EXAMPLES, _IN_BATCH = 16, 8
+# Results that differ by less than this share of their size are the same.
+_SAME = 1e-6
 
 
 @check("values", blocks=True)
@@ -94,6 +101,40 @@ def check_loss(subject: TrainedSubject) -> Steps:
         evidence = {"loss": loss, **known, "examples": subject.examples}
         yield finding("no_better_than_guessing", (), evidence, bar=bar, lowest=min(known.values()))
     return words if known else f"{words}; what guessing has is not known"
+
+
+@check("independence")
+def check_independence(subject: TrainedSubject) -> Steps:
+    """Look for outputs that are the same for all inputs, and the first module whose results are."""
+    outputs = [batch.logits for batch in subject.measured.losses]
+    if subject.examples < 2 or any(one is None or one.dim() < 1 or len(one) < 2 for one in outputs):
+        raise NotAsked("give two examples or more in each batch")
+    varied = [float(_variation(one)) for one in outputs if one is not None]
+    given = [float(_variation(one)) for one in tensors(subject.batches[0][0]) if one.dim()]
+    if max(varied) < _SAME < max(given, default=0.0):
+        same: dict[str, bool] = {}
+
+        def see(path: str, result: Any) -> None:
+            if isinstance(result, Tensor) and result.dim() > 1:
+                same.pop(path, None)
+                same[path] = float(_variation(result)) < _SAME
+
+        with running(subject.model, False), ExitStack() as stack:
+            for path, module in subject.model.named_modules():
+                if not any(module.children()):
+                    hook = partial(lambda path, _, __, result: see(path, result), path)
+                    stack.callback(module.register_forward_hook(hook).remove)
+            subject.run(subject.batches[0][0])
+        last = max((at for at, is_same in enumerate(same.values()) if not is_same), default=-1)
+        where = [*same][last + 1 : last + 2]
+        yield finding("trained_independent_outputs", where, {"variation": max(varied), "limit": _SAME})
+    return f"outputs vary by {max(varied):.2g} of their size over examples"
+
+
+def _variation(values: Tensor) -> Tensor:
+    """Return the largest difference from the first example by the largest magnitude."""
+    values = values.detach().double()
+    return (values - values[:1]).abs().max() / values.abs().max().clamp_min(1e-300)
 
 
 @check("running statistics")

@@ -16,7 +16,7 @@ from normless._internal.copying import require_whole
 from normless.doctor._findings import Check, Finding, in_order
 from normless.doctor._report import Diagnosis
 from normless.doctor.facts._batches import read_batches
-from normless.doctor.trained import _checks as checks, _removal as removal
+from normless.doctor.trained import _checks as checks, _removal as removal, _weights as weights
 from normless.doctor.trained._limits import QUANTITIES
 from normless.doctor.trained._subject import TrainedSubject
 from normless.errors import InputsError, NormlessError
@@ -81,7 +81,7 @@ class Health(Diagnosis):
 
 _CHECKS = (
     *(checks.check_values, checks.check_outputs, checks.check_loss, checks.check_fit, checks.check_gamma),
-    checks.check_units,
+    *(checks.check_units, weights.check_parameters, checks.check_independence),
     *(checks.check_flat, checks.check_divisors, checks.check_attention, checks.check_outliers, checks.check_equal),
 )
 _REMOVALS = (removal.check_parts, removal.check_cost)

@@ -79,7 +79,7 @@ def standing(batches: Sequence[BatchLoss]) -> Standing:
     outputs, within = torch.cat(known), within_range(known[0])
 
     def loss_at(free: Tensor) -> Tensor:
-        parts = torch.split(within(free), [len(one) for one in known])  # type: ignore[no-untyped-call]
+        parts = torch.split(within(free), [len(one) for one in known])
         pairs = zip(share, batches, parts, strict=True)
         return torch.stack([part * batch.at(values) for part, batch, values in pairs]).sum()
 

@@ -97,6 +97,7 @@ class Meter(Tracer):
         units: by place, name and number in the pass.
         wrong: the module and line of the first result that is not finite, or None.
         last_weight: the order of the last weight layer.
+        called: the paths of the modules that ran.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Meter(Tracer):
         self.attentions: dict[str, tuple[int, int]] = {}
         self.wrong: tuple[str, CodeLine | None] | None = None
         self.last_weight = 0
+        self.called: set[str] = set()
 
     @contextmanager
     def measuring(self, model: nn.Module, inputs: Any) -> Iterator[None]:
@@ -164,6 +166,7 @@ class Meter(Tracer):
 
     def on_leave(self, run: ModuleRun, output: Any) -> None:
         """Measure the output of an activation's module, and note the layer of the output of a layer's."""
+        self.called.add(run.path)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return
         with self.paused(), torch.no_grad():

@@ -99,6 +99,10 @@ class TrainedSubject:
         """Whether evaluation computes what was trained up to a layer: no statistics before it are wrong."""
         return self.unfit is None or self.at(layer) < self.at(self.unfit)
 
+    def runs(self, path: str) -> bool:
+        """Whether a module, or the one that holds it and may read its parameters, ran."""
+        return not {path, path.rpartition(".")[0]}.isdisjoint(self.measured.meter.called)
+
     def place(self, block: str) -> str:
         """Return the module that names a block in findings: its own, or the last weight layer of its branch."""
         found = next((one for one in self.map.walk() if one.name == block), None) if self.map else None
