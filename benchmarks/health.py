@@ -297,7 +297,7 @@ def faults_of_branches() -> Iterator[Fault]:
         "tiny input of a norm", "ConvNeXt with layer scale", _tiny_input, ("divides_by_epsilon",), ("2.norm",)
     )
     yield Fault("tiny variance", ACT, _tiny_variance, ("divides_by_epsilon",), ("4",))
-    yield Fault("idle branch", "ViT, pre-norm", _idle, ("idle_branch",), ())
+    yield Fault("idle branch", "ViT, pre-norm", _idle, ("zero_weights", "idle_branch"), ())
     yield Fault(
         "idle branch, norms",
         BLOCKS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import inf, isfinite, nan
@@ -17,7 +18,8 @@ from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps,
 from normless.doctor.facts._batches import size_of
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.trained import _limits as limits
-from normless.doctor.trained._loss import standing
+from normless.doctor.trained._loss import mean_loss, standing
+from normless.doctor.trained._preprocessing import undone
 from normless.doctor.trained._shares import Share, of_shares
 from normless.doctor.trained._streams import Features, MeasuredSum
 from normless.doctor.trained._subject import UNFIT, TrainedSubject
@@ -146,7 +148,7 @@ def check_fit(subject: TrainedSubject) -> Steps:
     fresh = [path for path, fit in subject.fits.items() if not fit.mean.any() and bool((fit.variance == 1).all())]
     subject.unfit = min(fresh, key=subject.at, default=None)
     if fresh:
-        yield finding("fresh_statistics", fresh, {"norms": len(fresh)})
+        yield _tried(subject, finding("fresh_statistics", fresh, {"norms": len(fresh)}), subject.renewed_loss(fresh))
     if subject.examples < _EXAMPLES or all(size_of(inputs) < _IN_BATCH for inputs, _ in subject.batches):
         raise NotAsked(f"give {_EXAMPLES} examples or more, in batches of {_IN_BATCH} or more")
     nats = {path: float(fit.misfit().mean()) for path, fit in subject.fits.items() if path not in fresh}
@@ -161,19 +163,26 @@ def check_fit(subject: TrainedSubject) -> Steps:
 
 def _unfitting(subject: TrainedSubject, off: list[str], misfit: float) -> Finding:
     """Return the finding about the first norm in the order of execution that is off; the inputs may be the cause."""
-    fit = subject.fits[off[0]]
-    shift, ratio = fit.distance()
+    shift, ratio = subject.fits[off[0]].distance()
     evidence: FindingEvidence = {"nats": misfit, "limit": limits.MISFIT, "shift": shift, "variance_ratio": ratio}
     evidence = {**evidence, "examples": subject.examples, "norms": len(off)}
-    # The layer that reads the network's inputs and whose output alone the norm reads.
-    known = {} if subject.map is None else subject.map.by_path
-    path = known[off[0]].input if off[0] in known else None
-    before = known.get(path or "")
-    is_first = before is not None and before.input is None and subject.map and before.path in subject.map.stem
-    affine = fit.affine(subject.model.get_submodule(path)) if path and is_first else None
-    if affine is None:
-        return finding("unfitting_statistics", off, evidence)
-    return finding("other_preprocessing", off, {**evidence, "scale": affine[0], "offset": affine[1]})
+    change = undone(subject, off[0])
+    if change is None:
+        return _tried(subject, finding("unfitting_statistics", off, evidence), subject.renewed_loss(off))
+    order = ", with the channels in reverse order" if change.is_reversed else ""
+    evidence = {**evidence, "scale": change.scale, "offset": change.shift}
+    found = finding("other_preprocessing", off, evidence, order=order)
+    return _tried(subject, found, subject.mean_loss([change(inputs) for inputs, _ in subject.batches]))
+
+
+def _tried(subject: TrainedSubject, found: Finding, after: float) -> Finding:
+    """Return a finding whose cure says what became of the loss."""
+    before = mean_loss(subject.measured.losses)
+    if not isfinite(after):
+        return found
+    way = "with the inputs changed back" if found.kind == "other_preprocessing" else "with new statistics"
+    words = f"{way} the loss of these batches goes from {before:.3g} to {after:.3g}; {found.cure.words}"
+    return replace(found, cure=replace(found.cure, words=words, is_tried=True))
 
 
 @of_shares(

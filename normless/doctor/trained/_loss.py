@@ -53,6 +53,12 @@ class BatchLoss:
         return loss_of(own_loss if self.targets is None else self.loss, output, self.inputs, self.targets)
 
 
+def mean_loss(batches: Sequence[BatchLoss]) -> float:
+    """Return the mean loss of examples."""
+    sizes = [max(size_of(batch.inputs), 1) for batch in batches]
+    return sum(size * batch.value() for size, batch in zip(sizes, batches, strict=True)) / sum(sizes)
+
+
 class Standing(NamedTuple):
     """Mean losses over batches: of the network, the best constant outputs, and outputs of zero; NaN if unknown."""
 
@@ -70,8 +76,7 @@ def standing(batches: Sequence[BatchLoss]) -> Standing:
     other outputs are better than constant ones.
     """
     sizes = [max(size_of(batch.inputs), 1) for batch in batches]
-    share = [size / sum(sizes) for size in sizes]
-    loss = sum(part * batch.value() for part, batch in zip(share, batches, strict=True))
+    share, loss = [size / sum(sizes) for size in sizes], mean_loss(batches)
     logits = [batch.logits for batch in batches]
     known = [one for one in logits if one is not None and one.dim() > 1 and len(one)]
     if not isfinite(loss) or len(known) < len(logits) or len({one.shape[1:] for one in known}) > 1:

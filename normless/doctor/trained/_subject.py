@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import nan
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from normless.affine._removal_edit import FreezableNorms
 from normless.doctor.facts._batches import Batches, mixed, size_of
 from normless.doctor.facts._tracer import tensors
 from normless.doctor.trained._fit import Fit
-from normless.doctor.trained._loss import BatchLoss
+from normless.doctor.trained._loss import BatchLoss, mean_loss
 from normless.doctor.trained._meter import Meter
 from normless.doctor.trained._streams import Divisors, SumWatcher
 from normless.edits import Surgery
@@ -138,6 +138,10 @@ class TrainedSubject:
     @cached_property
     def fits(self) -> dict[str, Fit]:
         """What norms with running statistics read where batch norms normalize by the batch, in execution order."""
+        return self.fits_of([inputs for inputs, _ in self.batches])
+
+    def fits_of(self, given: list[Any]) -> dict[str, Fit]:
+        """Return the fits on other inputs."""
         norms = {path: norm for path, norm in self.norms.items() if isinstance(norm.running_mean, Tensor)}
         stored = {path: Fit.of(norm) for path, norm in norms.items()}
         found: dict[str, Fit] = {}
@@ -147,15 +151,52 @@ class TrainedSubject:
             if isinstance(x, Tensor) and x.dim() > 1:
                 found.setdefault(path, stored[path]).see(x)
 
-        with running(self.model, False), ExitStack() as stack:
+        with running(self.model, False), self.normalizing_by_batch() as is_any, ExitStack() as stack:
             for path, norm in norms.items():
-                # Frozen norms keep their statistics.
-                norm.training = isinstance(norm, _BatchNorm)
                 stack.callback(norm.register_forward_pre_hook(partial(see, path)).remove)
-            for inputs in mixed(inputs for inputs, _ in self.batches):
-                if size_of(inputs) > 1 or not any(norm.training for norm in norms.values()):
+            for inputs in mixed(given):
+                if size_of(inputs) > 1 or not is_any:
                     self.run(inputs)
         return found
+
+    @contextmanager
+    def normalizing_by_batch(self, only: Collection[str] | None = None) -> Iterator[bool]:
+        """Let batch norms normalize by the batch, not frozen norms, and say whether there are any."""
+        norms = [norm for path, norm in self.norms.items() if only is None or path in only]
+        batch_norms = [norm for norm in norms if isinstance(norm, _BatchNorm)]
+        before = [norm.training for norm in batch_norms]
+        for norm in batch_norms:
+            norm.training = True
+        try:
+            yield bool(batch_norms)
+        finally:
+            for norm, training in zip(batch_norms, before, strict=True):
+                norm.training = training
+
+    def mean_loss(self, given: list[Any]) -> float:
+        """Return the loss in evaluation of other inputs in place of those of the batches."""
+        with running(self.model, False):
+            made = [replace(one, output=self.run(x)) for one, x in zip(self.measured.losses, given, strict=True)]
+        return mean_loss(made)
+
+    def renewed_loss(self, paths: Collection[str]) -> float:
+        """Return the loss in evaluation with new running statistics, those of the batches, in some norms."""
+        norms = [norm for path in paths if isinstance(norm := self.norms[path], _BatchNorm)]
+        momenta = [norm.momentum for norm in norms]
+        given = [inputs for inputs, _ in self.batches]
+        with running(self.model, False):
+            try:
+                for norm in norms:
+                    norm.reset_running_stats()
+                    norm.momentum = None
+                with self.normalizing_by_batch(paths):
+                    for inputs in mixed(given):
+                        self.run(inputs)
+                made = [replace(one, output=self.run(x)) for one, x in zip(self.measured.losses, given, strict=True)]
+            finally:
+                for norm, momentum in zip(norms, momenta, strict=True):
+                    norm.momentum = momentum
+        return mean_loss(made) if norms else nan
 
     @cached_property
     def freezables(self) -> tuple[dict[str, Divisors], dict[str, str], Tokens]:

@@ -100,7 +100,7 @@ def _law(module: nn.Module, weight: Tensor) -> str:
             )
             return f"uniform within ±{bound:.3g}" if is_drawn else ""
     deviations = [sqrt(2 / fan_in), sqrt(2 / fan_out), sqrt(1 / fan_in), sqrt(2 / (fan_in + fan_out)), 0.02, 0.01]
-    if bias is None or bool(bias.any()):
+    if bias is None or bool(bias.any()) or top > 6 * deviation:
         return ""
     for law in deviations:
         if abs(deviation / law - 1) < _ERRORS / sqrt(2 * count) and _is_random(weight.flatten(1) / deviation):

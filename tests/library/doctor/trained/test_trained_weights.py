@@ -100,7 +100,7 @@ DAMAGES: list[tuple[Callable[[Any], None], str, str, str]] = [
     *((fresh, "fresh_weights", "residual", path) for path in ("0", "6")),
     *((fresh, "fresh_weights", "mixer", path) for path in ("cut", "attention", "head", "norm")),
     *((redrawn, "fresh_weights", "perceptron", path) for path in "135"),
-    *((large, "outlying_weights", kind, path) for kind, path in (("perceptron", "3"), ("mixer", "head"))),
+    *((large, "outlying_weights", kind, path) for kind, path in (("perceptron", "5"), ("mixer", "head"))),
 ]
 
 
