@@ -16,7 +16,7 @@ from normless._internal.copying import require_whole
 from normless.doctor._findings import Check, Finding, in_order
 from normless.doctor._report import Diagnosis
 from normless.doctor.facts._batches import read_batches
-from normless.doctor.trained import _checks as checks, _removal as removal, _weights as weights
+from normless.doctor.trained import _against as reference, _checks as checks, _removal as removal, _weights as weights
 from normless.doctor.trained._limits import QUANTITIES
 from normless.doctor.trained._subject import TrainedSubject
 from normless.errors import InputsError, NormlessError
@@ -85,6 +85,7 @@ _CHECKS = (
     *(checks.check_flat, checks.check_divisors, checks.check_attention, checks.check_outliers, checks.check_equal),
 )
 _REMOVALS = (removal.check_parts, removal.check_cost)
+_LAST = (reference.check_reference,)
 
 
 @exclusive
@@ -96,6 +97,7 @@ def check_health(
     residual_map: ResidualMap | None = None,
     most_batches: int = 16,
     remove: bool = True,
+    against: nn.Module | None = None,
 ) -> Health:
     """Find what is wrong with a trained network, by layer, on calibration batches in evaluation mode.
 
@@ -122,6 +124,8 @@ def check_health(
         residual_map: the network's map; computed if None. Without one, nothing is left out.
         most_batches: the largest number of batches that are read.
         remove: whether branches, layers and divisors are left out one at a time.
+        against: a network that is right, such as one before a conversion or of an earlier version: each layer is
+            compared with its own of the same name, on the first batch.
 
     Raises:
         InputsError: there is no batch, or the network does not run on it.
@@ -132,11 +136,11 @@ def check_health(
         raise InputsError(f"Expected a trained network, got lazy parameters ({lazy[0]}), which have no values.")
     if most_batches < 1:
         raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
-    subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map)
+    subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map, against=against)
     if residual_map is None:
         _find_map(subject)
     made: list[Check] = []
-    for each in (*_CHECKS, *(_REMOVALS if remove else ())):
+    for each in (*_CHECKS, *(_REMOVALS if remove else ()), *_LAST):
         made.append(each(subject))
         if made[-1].blocks:
             why = f"repair the {made[-1].name} first: nothing else can be judged before"

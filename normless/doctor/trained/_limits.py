@@ -57,5 +57,7 @@ QUANTITIES: dict[str, HealthQuantity] = {
     "over_median": HealthQuantity("largest magnitude / median", OVER_MEDIAN, log=True),
     "spread": HealthQuantity("coefficient of variation of the divisor"),
     "cost": HealthQuantity("change of the output with a constant divisor", log=True),
+    "own_apart": HealthQuantity("difference from the reference's layer on the same inputs", IDLE, log=True),
+    "apart": HealthQuantity("difference from what the reference's layer returns", log=True),
     "cost_loss": HealthQuantity("loss with a constant divisor, minus loss"),
 }

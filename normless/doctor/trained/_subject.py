@@ -56,6 +56,7 @@ class TrainedSubject:
         rows: the numbers of each layer or block by name, for the table.
         passes: the number of forward passes so far.
         unfit: the first norm whose running statistics do not fit the data, or None.
+        against: a network that is right, or None.
     """
 
     model: nn.Module
@@ -66,6 +67,7 @@ class TrainedSubject:
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     passes: int = 0
     unfit: str | None = None
+    against: nn.Module | None = None
 
     def note(self, layer: str, kind: str, **numbers: float) -> None:
         """Add numbers to the row of a layer or block."""
@@ -238,10 +240,15 @@ class TrainedSubject:
         """
         before, loss = self.reference
         after, loss_after = self.outcome()
-        if [one.shape for one in before] != [one.shape for one in after]:
-            return nan, loss_after - loss
-        changes = []
-        for old, new in zip(before, after, strict=True):
-            about = old - old.mean(0) if old.dim() and len(old) > 1 else old
-            changes.append(float((new - old).norm() / about.norm().clamp_min(1e-300)))
-        return max(changes, default=nan), loss_after - loss
+        return apart(before, after), loss_after - loss
+
+
+def apart(before: list[Tensor], after: list[Tensor]) -> float:
+    """Return the largest change of outputs by their deviation over examples; NaN if they have other shapes."""
+    if [one.shape for one in before] != [one.shape for one in after]:
+        return nan
+    changes = []
+    for old, new in zip(before, after, strict=True):
+        about = old - old.mean(0) if old.dim() and len(old) > 1 else old
+        changes.append(float((new - old).norm() / about.norm().clamp_min(1e-300)))
+    return max(changes, default=nan)

@@ -173,3 +173,37 @@ def test_outputs_that_do_not_depend_on_the_inputs_are_said() -> None:
     assert found["input_independent_outputs"].where == ("head",)
     # An example beside itself says nothing.
     assert "input_independent_outputs" not in kinds(quick(trained("perceptron"), [IMAGES[:1].expand(32, -1, -1, -1)]))
+
+
+@pytest.mark.parametrize("network", BUILDS)
+def test_a_layer_that_differs_from_a_reference_is_named(network: str) -> None:
+    right = trained(network)
+    assert not nl.check_health(deepcopy(right), HELD, against=right).findings
+    for path in (
+        ("3", "5") if network == "perceptron" else ("6", "0") if network == "residual" else ("attention", "cut")
+    ):
+        net = deepcopy(right)
+        weight = next(net.get_submodule(path).parameters())
+        with torch.no_grad():
+            weight += 0.2 * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+        report = quick(net, HELD, against=right)
+        (found,) = (one for one in report.findings if one.kind == "differs_from_reference")
+        assert found.where == (path,)
+        differ = report.table[report.table["own_apart"] > 1e-3]
+        assert [*differ["layer"]] == [path]
+
+
+def test_code_that_differs_from_a_reference_is_placed() -> None:
+    class Doubled(Mixer):
+        def forward(self, x: Tensor) -> Tensor:
+            y = 1.5 * self.cut(x[:, 0])
+            n = self.norm(y)
+            y = y + self.attention(n, n, n, need_weights=False)[0]
+            out: Tensor = self.head(self.last(y).flatten(1))
+            return out
+
+    net = Doubled().eval()
+    net.load_state_dict(trained("mixer").state_dict())
+    (found,) = quick(net, HELD, against=trained("mixer")).findings
+    # Layer norms return nearly the same: what the attention adds to has another scale.
+    assert (found.kind, found.where) == ("forward_differs_from_reference", ("last",))
