@@ -218,8 +218,22 @@ def check_units(subject: TrainedSubject) -> Iterator[Share]:
     """Look for units that never vary."""
     for units in subject.measured.meter.before_output():
         if subject.judges(units.layer):
-            evidence: FindingEvidence = {"activation": units.activation, "examples": subject.examples}
-            yield Share(units.layer, units.constant, len(units.low), evidence, "activation")
+            dead = units.constant
+            read = _read(subject.model, units.reader, dead)
+            evidence: FindingEvidence = {"activation": units.activation, "examples": subject.examples, "read": read}
+            yield Share(units.layer, int(dead.sum()), len(dead), evidence, "activation", judged=read)
+
+
+def _read(model: nn.Module, reader: str | None, units: Tensor) -> float:
+    """Return the share of the squared weights of a reader that it gives to some units; of units where it is unknown.
+
+    Units that died while a network was trained got no further weight, so that it lost nothing with them.
+    """
+    weight = dict(_rows(model)).get(reader or "")
+    if weight is None or weight.shape[1] % len(units):
+        return float(units.double().mean())
+    columns = weight.square().sum(0).unflatten(0, (len(units), -1)).sum(1)
+    return float(columns[units].sum() / columns.sum().clamp_min(1e-30))
 
 
 @of_shares(

@@ -48,6 +48,15 @@ def test_dead_units_are_counted_as_by_hand(kind: type[nn.Module]) -> None:
     assert found.where == ("2",)
     assert (found.evidence["count"], found.evidence["of"]) == (constant, 20)
     assert row(report, "2")["dead"] == constant / 20
+    with torch.no_grad():
+        dead = (net[:4](x).amax(0) - net[:4](x).amin(0)) < 1e-6
+        share = float(net[4].weight[:, dead].square().sum() / net[4].weight.square().sum())
+        assert found.evidence["read"] == pytest.approx(share, rel=1e-5)
+        # Units of which the reader has hardly any use, as those that died in training, are advice.
+        net[4].weight[:, dead] *= 0.2
+    report = quick(net, [x])
+    assert not report.findings
+    assert [one.kind for one in report.advice] == ["dead_units"]
 
 
 def emptied(net: Any) -> None:
