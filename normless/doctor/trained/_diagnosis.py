@@ -113,7 +113,8 @@ def check_health(
     docs/trained.md where they come from.
 
     It makes one forward pass on each batch, a second one if the network has batch norms, and on the first batch one
-    for each residual block, weight layer, and layer, RMS or group norm. The network, its buffers, its modes and all
+    for each residual block, weight layer, and layer, RMS or group norm, on a few examples of it if these passes take
+    much work. The network, its buffers, its modes and all
     random states are restored.
 
     Args:

@@ -127,10 +127,12 @@ def _averaged(layer: nn.Module) -> Iterator[list[float]]:
     def hook(module: nn.Module, inputs: tuple[Any, ...], y: Any) -> Tensor | None:
         if not isinstance(y, Tensor) or y.dim() < 2 or not inputs or not isinstance(inputs[0], Tensor):
             return None
-        x = inputs[0]
+        x, axis = inputs[0], channel_of(module, y) % y.dim()
+        # The mean of a single row, such as an expert's of one token, is the row.
+        if y.numel() == y.shape[axis]:
+            return None
         is_like = x.shape == y.shape and x.dtype == y.dtype
         apart.append(float((y - x).norm() / x.norm().clamp_min(1e-30)) if is_like else inf)
-        axis = channel_of(module, y) % y.dim()
         return y.mean([other for other in range(y.dim()) if other != axis], keepdim=True).expand_as(y).clone()
 
     with layer.register_forward_hook(hook):

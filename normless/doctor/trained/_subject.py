@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
 
 from normless._internal.arguments import arguments_of
 from normless.affine._removal_edit import FreezableNorms
 from normless.doctor.facts._batches import Batches, mixed, size_of
 from normless.doctor.facts._tracer import tensors
+from normless.doctor.trained import _limits as limits
 from normless.doctor.trained._fit import Fit
 from normless.doctor.trained._loss import BatchLoss, mean_loss
 from normless.doctor.trained._meter import Meter
@@ -57,6 +60,7 @@ class TrainedSubject:
         passes: the number of forward passes so far.
         unfit: the first norm whose running statistics do not fit the data, or None.
         against: a network that is right, or None.
+        first: what the passes without a part run: the first batch, or a few of its examples if it takes much work.
     """
 
     model: nn.Module
@@ -68,6 +72,10 @@ class TrainedSubject:
     passes: int = 0
     unfit: str | None = None
     against: nn.Module | None = None
+    first: tuple[Any, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.batches[0]
 
     def note(self, layer: str, kind: str, **numbers: float) -> None:
         """Add numbers to the row of a layer or block."""
@@ -218,20 +226,28 @@ class TrainedSubject:
 
     @cached_property
     def reference(self) -> tuple[list[Tensor], float]:
-        """The outputs and the loss (NaN without one) on the first batch."""
-        return self.outcome()
+        """The outputs and the loss (NaN without one) on the first batch, or on a few examples if it takes much work."""
+        with FlopCounterMode(display=False) as counter:
+            found = self.outcome()
+        parts = sum(bool(module._parameters) for module in self.model.modules())
+        share = limits.WORK / max(counter.get_total_flops() * parts, 1)
+        few = max(limits.FEWEST, int(share * size_of(self.first[0])))
+        lengths = {len(tensor) if tensor.dim() else 0 for tensor in tensors(self.first)}
+        if share < 1 and len(lengths) == 1 and min(lengths) > few:
+            self.first = tree_map(lambda one: one[:few] if isinstance(one, Tensor) else one, self.first)
+            found = self.outcome()
+        return found
 
     def outcome(self) -> tuple[list[Tensor], float]:
         """Run the first batch; return its outputs in float64, without those of inner layers, and the loss."""
-        inputs, targets = self.batches[0]
+        inputs, targets = self.first
         output = self.run(inputs)
         shown = output
         if isinstance(output, Mapping):
             shown = {name: value for name, value in output.items() if name not in _INNER}
         found = tensors(shown) or tensors(logits_of(output))
-        return [one.double() for one in found if one.is_floating_point()], BatchLoss(
-            self.loss, output, inputs, targets
-        ).value()
+        loss = BatchLoss(self.loss, output, inputs, targets).value()
+        return [one.double() for one in found if one.is_floating_point()], loss
 
     def change(self) -> tuple[float, float]:
         """Run the first batch; return the change of output, relative to its deviation over examples, and of loss.

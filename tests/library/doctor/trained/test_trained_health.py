@@ -182,6 +182,20 @@ def test_a_branch_is_removed_as_by_hand() -> None:
     assert measured[0]["ratio"] == pytest.approx(float(branch / skip) ** 0.5, rel=1e-5)
 
 
+def test_branches_of_costly_networks_are_left_out_on_a_few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = fitted()
+    (x, y), *_ = images()
+    few = nl.check_health(net, [(x[:2], y[:2])]).table["removal"].tolist()
+    whole = nl.check_health(net, images())
+    monkeypatch.setattr("normless.doctor.trained._limits.WORK", 1e3)
+    cut = nl.check_health(net, images())
+    assert cut.table["removal"].dropna().tolist() == pytest.approx([one for one in few if one == one], rel=1e-4)
+    assert cut.table["removal"].dropna().tolist() != pytest.approx(whole.table["removal"].dropna().tolist(), rel=1e-2)
+    # What is not a removal is measured on all examples.
+    assert cut.table["misfit"].equals(whole.table["misfit"])
+    assert cut.passes == whole.passes + 1
+
+
 @pytest.mark.parametrize("norm", [nn.LayerNorm(12), nn.RMSNorm(12, eps=1e-6)])
 def test_the_cost_of_a_constant_divisor_is_that_by_hand(norm: nn.Module) -> None:
     torch.manual_seed(0)
