@@ -226,7 +226,7 @@ class TrainedSubject:
 
     @cached_property
     def reference(self) -> tuple[list[Tensor], float]:
-        """The outputs and the loss (NaN without one) on the first batch, or on a few examples if it takes much work."""
+        """The outputs and the loss (NaN without one) on the first batch, or on a few examples of it."""
         with FlopCounterMode(display=False) as counter:
             found = self.outcome()
         parts = sum(bool(module._parameters) for module in self.model.modules())
