@@ -320,7 +320,11 @@ def check_outliers(subject: TrainedSubject) -> Steps:
         evidence: FindingEvidence = {"largest": seen.largest, "median": seen.median}
         evidence = {**evidence, "channel": seen.channel, "token": seen.position, "blocks": len(massive)}
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
-        yield finding("massive_activations", list(massive), evidence, at=at)
+        # Those of healthy language models are computed; a bias or a γ of this size is not.
+        module = subject.model.get_submodule(next(iter(massive)))
+        held = (float(one.detach().abs().max()) for one in module.parameters() if one.dim() == 1)
+        is_advice = max(held, default=0.0) < seen.largest / 2
+        yield finding("massive_activations", list(massive), evidence, at=at, advice=is_advice)
     streams = {subject.place(name): seen.features for name, seen in sums.items() if seen.features.tokens}
     yield from [*_outliers(streams), *_outliers(norms)][:1]
     largest = max((seen.largest for seen in sums.values()), default=0.0)
