@@ -98,7 +98,8 @@ def check_loss(subject: TrainedSubject) -> Steps:
     words += f"; of guessing (outputs of zero) {guessing:.4g}" if isfinite(guessing) else ""
     bars = {"constant": constant, "guessing": guessing}
     known = {name: bar for name, bar in bars.items() if isfinite(bar)}
-    if known and loss >= min(known.values()):
+    subject.guesses = bool(known) and loss >= min(known.values())
+    if subject.guesses:
         bar = "the best constant outputs" if "constant" in known else "outputs of zero"
         evidence = {"loss": loss, **known, "examples": subject.examples}
         yield finding("no_better_than_guessing", (), evidence, bar=bar, lowest=min(known.values()))
@@ -232,7 +233,7 @@ def _read(model: nn.Module, reader: str | None, units: Tensor) -> float:
     weight = dict(_rows(model)).get(reader or "")
     if weight is None or weight.shape[1] % len(units):
         return float(units.double().mean())
-    columns = weight.square().sum(0).unflatten(0, (len(units), -1)).sum(1)
+    columns = weight.square().sum(0).reshape(len(units), -1).sum(1)
     return float(columns[units].sum() / columns.sum().clamp_min(1e-30))
 
 
@@ -320,10 +321,10 @@ def check_outliers(subject: TrainedSubject) -> Steps:
         evidence: FindingEvidence = {"largest": seen.largest, "median": seen.median}
         evidence = {**evidence, "channel": seen.channel, "token": seen.position, "blocks": len(massive)}
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
-        # Those of healthy language models are computed; a bias or a γ of this size is not.
+        # Those of healthy language models are computed; a bias or a γ of this size, beside a bad loss, is not.
         module = subject.model.get_submodule(next(iter(massive)))
         held = (float(one.detach().abs().max()) for one in module.parameters() if one.dim() == 1)
-        is_advice = max(held, default=0.0) < seen.largest / 2
+        is_advice = not subject.guesses or max(held, default=0.0) < seen.largest / 2
         yield finding("massive_activations", list(massive), evidence, at=at, advice=is_advice)
     streams = {subject.place(name): seen.features for name, seen in sums.items() if seen.features.tokens}
     yield from [*_outliers(streams), *_outliers(norms)][:1]

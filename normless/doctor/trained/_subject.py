@@ -60,6 +60,7 @@ class TrainedSubject:
         passes: the number of forward passes so far.
         unfit: the first norm whose running statistics do not fit the data, or None.
         against: a network that is right, or None.
+        guesses: whether the loss is no better than that of constant outputs.
         first: what the passes without a part run: the first batch, or a few of its examples if it takes much work.
     """
 
@@ -72,6 +73,7 @@ class TrainedSubject:
     passes: int = 0
     unfit: str | None = None
     against: nn.Module | None = None
+    guesses: bool = False
     first: tuple[Any, Any] = field(init=False)
 
     def __post_init__(self) -> None:

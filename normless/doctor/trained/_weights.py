@@ -113,7 +113,7 @@ def _is_random(rows: Tensor) -> bool:
     rows = rows[:: -(-rows.shape[0] // 256), :: -(-rows.shape[1] // 1024)]
     top = float(torch.linalg.matrix_norm(rows.double(), 2))
     edge = sqrt(rows.shape[0]) + sqrt(rows.shape[1])
-    return top < edge * (1 + 2 / float(min(rows.shape)) ** (2 / 3))
+    return bool(top < edge * (1 + 2 / float(min(rows.shape)) ** (2 / 3)))
 
 
 def _fresh_norms(subject: TrainedSubject) -> list[str]:
