@@ -110,10 +110,12 @@ def check_loss(subject: TrainedSubject) -> Steps:
 def check_independence(subject: TrainedSubject) -> Steps:
     """Look for outputs that are the same for all inputs, and the first module whose results are."""
     outputs = [batch.logits for batch in subject.measured.losses]
-    if subject.examples < 2 or any(one is None or one.dim() < 1 or len(one) < 2 for one in outputs):
+    if subject.examples < 2 or any(
+        one is None or one.dim() < 1 or len(one) < 2 or not one.numel() for one in outputs
+    ):
         raise NotAsked("give two examples or more in each batch")
     varied = [float(_variation(one)) for one in outputs if one is not None]
-    given = [float(_variation(one)) for one in tensors(subject.batches[0][0]) if one.dim()]
+    given = [float(_variation(one)) for one in tensors(subject.batches[0][0]) if one.numel() and not one.is_complex()]
     if max(varied) < _SAME < max(given, default=0.0):
         same: dict[str, bool] = {}
 
