@@ -12,6 +12,9 @@ from torch.optim import Optimizer
 
 from normless.errors import InputsError
 
+# The names of the optimizer in its wrappers.
+_INNER = ("optimizer", "optim", "_optimizer")
+
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require gradients, by name."""
@@ -100,19 +103,31 @@ class Together(Optimizer):
 
 
 def one_optimizer(given: Any) -> Optimizer | None:
-    """Return an optimizer, several as one; None stays None.
+    """Return an optimizer without wrappers, several as one; None stays None.
 
     Raises:
         InputsError: it is a class, or something else than optimizers.
     """
-    if given is None or isinstance(given, Optimizer):
-        return given
-    if isinstance(given, (list, tuple)) and given and all(isinstance(each, Optimizer) for each in given):
-        return given[0] if len(given) == 1 else Together(given)
+    several = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    inner = [*map(_without_wrappers, several)]
+    if inner and all(isinstance(each, Optimizer) for each in inner):
+        return inner[0] if len(inner) == 1 else Together(inner)
+    if given is None:
+        return None
     if isinstance(given, type):
         name = given.__name__
         raise InputsError(f"Expected an optimizer, got the class {name}: make one, {name}(model.parameters(), lr=…).")
     raise InputsError(f"Expected an optimizer, or a list of optimizers, got {type(given).__name__}.")
+
+
+def _without_wrappers(given: Any) -> Any:
+    """Return the optimizer inside wrappers, such as accelerate's, which may be optimizers without torch's tables."""
+    while not (isinstance(given, type) or "_optimizer_step_pre_hooks" in getattr(given, "__dict__", {})):
+        inner = next((own for name in _INNER if (own := getattr(given, name, None)) is not None), None)
+        if inner is None or inner is given:
+            break
+        given = inner
+    return given
 
 
 def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:

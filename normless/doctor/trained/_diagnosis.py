@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import require_whole
 from normless.doctor._findings import LEADING, Check, Finding, causes_of, in_order
 from normless.doctor._report import Diagnosis
@@ -82,6 +83,7 @@ _REMOVALS = (removal.check_parts, removal.check_cost)
 
 
 @exclusive
+@with_call
 def check_health(
     model: nn.Module,
     batches: Any,
@@ -90,6 +92,7 @@ def check_health(
     residual_map: ResidualMap | None = None,
     most_batches: int = 16,
     remove: bool = True,
+    call: Call | None = None,
 ) -> Health:
     """Find what is wrong with a trained network, by layer, on calibration batches in evaluation mode.
 
@@ -115,6 +118,7 @@ def check_health(
         residual_map: the network's map; computed if None. Without one, nothing is left out.
         most_batches: the largest number of batches that are read.
         remove: whether branches, layers and divisors are left out one at a time.
+        call: as in `residual_map`.
 
     Raises:
         InputsError: there is no batch, or the network does not run on it.

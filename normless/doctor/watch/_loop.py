@@ -95,6 +95,7 @@ class Loop:
     _rates: dict[str, ObservedRate] = field(default_factory=lambda: defaultdict(ObservedRate))
     _setbacks: Setbacks = field(default_factory=Setbacks)
     _with_state: set[str] = field(default_factory=set)
+    _reached: set[str] = field(default_factory=set)
     _judged: int = 0
     _entered: int = 0
     _has_stepped: bool = False
@@ -105,6 +106,7 @@ class Loop:
         """Choose the parameters to follow; parts of sharded ones cannot be compared."""
         own = {} if is_sharded else trained_parameters(model)
         own = {name: known for name, known in own.items() if not is_lazy(known) and not known.is_meta}
+        self.passes.noticed = lambda: self._judge_stepped(self.passes.discarded)
         self.passes.follow(own)
         self._setbacks.follow(own, is_first=not self._has_stepped)
         self._has_trained |= model.training
@@ -168,7 +170,8 @@ class Loop:
     def before_update(self, held: Mapping[str, Tensor], norms: Mapping[str, float], loss: float | None) -> None:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
         passes, followed, training = self.passes, self._followed(held), self.training
-        training.in_a_row("kept_gradients", passes.kept(followed))
+        training.in_a_row("kept_gradients", passes.kept(followed), among=followed)
+        self._reached |= {name for name, own in held.items() if own.grad is not None}
         # Every pass but the last; a pass that looks for adversarial inputs is not one of a loss that was given.
         is_lost = passes.lost >= LOST and passes.lost + 1 == self._entered
         training.in_a_row("lost_passes", is_lost, {"passes": passes.lost + 1})
@@ -233,6 +236,10 @@ class Loop:
             if id(own) not in self._ever_held and own.grad is not None
         }
         self.training.report("held_by_none", {}, [n for n, now in self._left.items() if before.get(n) == now])
+        # Of a network whose passes are seen, `diagnose` names the modules that no pass calls.
+        if self.training.step >= 2 * LEFT and not self.passes.sees_forward:
+            idle = [name for name, own in held.items() if own.requires_grad and name not in self._reached]
+            self.training.report("without_gradient", {"held": len(held)}, idle)
 
     def _followed(self, held: Mapping[str, Tensor]) -> list[str]:
         return [name for name in self.passes.followed if name in held]

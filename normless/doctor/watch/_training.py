@@ -210,15 +210,23 @@ class WatchedTraining:
         self._add(kind, where, {**evidence, "places": len(where)}, more=more, **words)
 
     def in_a_row(
-        self, kind: str, where: bool | Sequence[str], evidence: FindingEvidence | None = None, **words: Any
+        self,
+        kind: str,
+        where: bool | Sequence[str],
+        evidence: FindingEvidence | None = None,
+        among: Sequence[str] | None = None,
+        **words: Any,
     ) -> int:
         """Report the places where a fault has held as often in a row as `IN_A_ROW` says; True is the whole network.
+
+        Only places `among` those given are judged, if they are: those of one of several optimizers.
 
         Returns how often it has held at the place where it has held most often.
         """
         places = ([""] if where else []) if isinstance(where, bool) else where
         runs = {(kind, place): self._runs.get((kind, place), 0) + 1 for place in places}
-        self._runs = {known: times for known, times in self._runs.items() if known[0] != kind} | runs
+        is_judged = {known: known[0] == kind and (among is None or known[1] in among) for known in self._runs}
+        self._runs = {known: times for known, times in self._runs.items() if not is_judged[known]} | runs
         most = max(runs.values(), default=0)
         if held := [place for _, place in runs if runs[kind, place] >= IN_A_ROW[kind]]:
             self.report(kind, {**(evidence or {}), "steps": most}, held, **words)
