@@ -134,10 +134,12 @@ def make_watchers(probes: str | Sequence[str | Watcher]) -> dict[str, Watcher]:
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
-    """Split a batch into inputs and targets; the targets of a single tensor or a dictionary are None."""
+    """Split a batch into inputs and targets; those of a tensor or dictionary, alone or in a list, are None."""
     if isinstance(batch, (Tensor, Mapping)):
         return batch, None
     is_sequence = isinstance(batch, (tuple, list))
+    if is_sequence and len(batch) == 1:
+        return batch[0], None
     if not is_sequence or len(batch) != 2:
         given = type(batch).__name__ + (f" of {len(batch)}" if is_sequence else "")
         one = "; give one batch of it, next(iter(loader))" if isinstance(batch, DataLoader) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -114,9 +115,9 @@ class _Places(Recorder):
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Iterate over the tensors in a nested value, including those of data classes."""
+    """Iterate over the tensors in a nested value, including those of data classes and namespaces."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
-        elif is_dataclass(leaf):
+        elif is_dataclass(leaf) or isinstance(leaf, SimpleNamespace):
             yield from tensors_in(list(vars(leaf).values()))

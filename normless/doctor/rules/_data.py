@@ -14,6 +14,7 @@ from normless.doctor.facts._held import held
 from normless.doctor.facts._nonfinite import Broken, find_broken
 from normless.doctor.facts._relations import IGNORED
 from normless.errors import InputsError, MissingValuesError
+from normless.probes.hooks._losses import LossValueError
 
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
@@ -60,6 +61,9 @@ def check_targets(exam: Examination) -> Steps:
     error, targets = exam.passed.error, exam.targets
     if error is None:
         return "the loss takes them"
+    if isinstance(error, LossValueError):
+        yield finding("loss_value", (), {"came": error.came}, way=error.way[0].lower() + error.way[1:])
+        return "the loss is not one number"
     if targets is None:
         raise ValueError(
             "Gradients of a loss are measured, so targets are needed: pass (inputs, targets)."

@@ -214,6 +214,8 @@ class _Seen:
 def _bypassed(exam: Examination) -> Iterator[Finding]:
     """Report an autoencoder whose inputs reach the outputs by a path around its bottleneck."""
     logits, last = exam.logits, exam.last
+    if logits.dim() < 2:
+        return
     given = next(x for x in exam.given if x.dim())
     wide = given.numel() // BOTTLENECK
     narrow = [
@@ -223,7 +225,7 @@ def _bypassed(exam: Examination) -> Iterator[Finding]:
         if len(call.shape) > 1 and call.shape[0] == len(logits)
     ]
     around = last.reached(lambda call: prod(call.shape) <= wide and call is not last)
-    if narrow and logits.dim() > 1 and any(call.kind == "inputs" for call in around):
+    if narrow and any(call.kind == "inputs" for call in around):
         code = min(narrow, key=lambda call: prod(call.shape))
         evidence: FindingEvidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
         yield finding("bypassed_bottleneck", code.where, evidence)
@@ -236,7 +238,7 @@ def _by_column(exam: Examination, targets: Tensor, column: InputColumns) -> Iter
     values = flat[:, columns]
     flat[:, columns] = values.roll(1, 0)
     change, limit = change_of(exam, with_leaf(exam.inputs, column.leaf, flat.view(x.shape))), CHANGED * exam.size
-    if len(change) != len(x) or not float(change.max()) > limit:
+    if change.shape[:1] != x.shape[:1] or not float(change.max()) > limit:
         return
     # A network may have to remember a token or a value at an earlier step of a sequence.
     is_answer = column.is_last or (x.dim() == 2 and x.is_floating_point())
