@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from normless.errors import InputsError
+from normless.optim._named import MUON
 
+# A decay of the weights by more than this share per step is not regularization.
+DECAY = 0.02
+# Optimizers that subtract lr · weight_decay · w in a step, whatever the size of the gradient.
+_SUBTRACTS_DECAY = (SGD, AdamW, *MUON)
 # The names of the optimizer in its wrappers.
 _INNER = ("optimizer", "optim", "_optimizer")
 
@@ -64,6 +69,21 @@ def named_groups(optimizer: Optimizer, model: nn.Module) -> list[NamedGroup]:
         NamedGroup(number, group, tuple(names[id(known)] for known in group["params"] if id(known) in names))
         for number, group in enumerate(optimizer.param_groups)
     ]
+
+
+def decay_per_step(optimizer: Optimizer) -> float:
+    """Return the largest share of the weights that decay takes in a step; 0 where it depends on the gradients.
+
+    With SGD decay is part of the gradient, and momentum m adds it up to 1/(1 - m) times as much.
+    """
+    shares = [0.0]
+    for part in parts_of(optimizer):
+        for group in part.param_groups:
+            if isinstance(part, _SUBTRACTS_DECAY) or group.get("decoupled_weight_decay"):
+                momentum = float(group.get("momentum", 0.0)) if isinstance(part, SGD) else 0.0
+                rate, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
+                shares.append(rate * decay / max(1 - momentum, 1e-12))
+    return max(shares)
 
 
 class Together(Optimizer):

@@ -75,14 +75,20 @@ class BackwardPasses:
             with torch.enable_grad():
                 ends = [known.expand_as(known).grad_fn for known in self.followed.values()]
             nodes: list[Any] = [end.next_functions[0][0] for end in ends if end is not None]
+            self._forget_arrivals()
             self._arrivals = [(node, node.register_prehook(_weakly(self._arrive))) for node in nodes]
 
     def expect(self, output: Any) -> None:
         """Prepare for the backward pass of an output."""
         self.is_running, self.sees_forward = False, True
-        self._arrivals.clear()
+        self._forget_arrivals()
         for node in {tensor.grad_fn for tensor in tensors(output)} - {None}:
             node.register_prehook(_weakly(self._begin))  # type: ignore[union-attr]
+
+    def _forget_arrivals(self) -> None:
+        for _, handle in self._arrivals:
+            handle.remove()
+        self._arrivals.clear()
 
     def weigh(self, loss: Any) -> None:
         """Prepare to see whether the pass of a loss begins with a factor."""

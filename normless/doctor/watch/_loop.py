@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from normless.doctor._findings import FindingEvidence
-from normless.doctor.facts._held import trained_parameters
+from normless.doctor.facts._held import DECAY, decay_per_step, trained_parameters
 from normless.doctor.rules._modes import is_frozen
 from normless.doctor.watch._gradients import BackwardPasses, Clipping
 from normless.doctor.watch._setbacks import Setbacks
@@ -182,7 +182,11 @@ class Loop:
             return
         is_flat = not any(norms.get(name, 0.0) for name in held)
         has_arrived = is_flat and any(bool(largest) for name, largest in passes.ended.items() if name in held)
-        training.in_a_row("cleared_gradients", has_arrived)
+        # Zeroing leaves no negative zeros.
+        gradients = [held[name].grad for name in followed] if has_arrived else []
+        is_product = any(bool(one.signbit().any()) for one in gradients if one is not None)
+        training.in_a_row("cleared_gradients", has_arrived and not is_product)
+        training.in_a_row("overflowing_norm", has_arrived and is_product)
         is_zero = is_flat and bool(norms) and not has_arrived and bool(loss)
         training.in_a_row("zero_gradients", is_zero, {"loss": loss or 0.0})
 
@@ -223,6 +227,12 @@ class Loop:
             before_warm_up = 0.0 if isinstance(initial, Tensor) else float(initial)
             if (fault := self._rates[own[0]].judge(float(rate), before_warm_up, loss)) is not None:
                 self.training.report(fault[0], {**fault[1], "parameters": len(own)}, own[:1])
+
+    def judge_decay(self, optimizer: Optimizer) -> None:
+        """Report weight decay that is no regularization, after a measured step."""
+        per_step = decay_per_step(optimizer)
+        decay = max(float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups)
+        self.training.in_a_row("excessive_decay", per_step > DECAY, {"per_step": per_step, "decay": decay})
 
     def _judge_held(self, model: nn.Module, held: Mapping[str, Tensor]) -> None:
         """Report parameters with gradients that no optimizer holds and nothing else has changed."""

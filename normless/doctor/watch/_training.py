@@ -27,9 +27,9 @@ IN_A_ROW = {
     **dict.fromkeys(("zero_gradients", "left_in_evaluation"), 10),
     "stale_steps": 3,
     "sorted_data": 20,
-    "clipped_late": 5,
+    **dict.fromkeys(("clipped_late", "overflowing_norm"), 5),
     "closed_multipliers": 5,
-    **dict.fromkeys(("rounded_updates", "large_updates", "small_updates"), 3),
+    **dict.fromkeys(("rounded_updates", "large_updates", "small_updates", "excessive_decay"), 3),
 }
 # A series is judged from FEW numbers on, and compared with its last WINDOW numbers.
 FEW, WINDOW = 10, 100

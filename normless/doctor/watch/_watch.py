@@ -248,6 +248,7 @@ class Watch:
                 self._training.report("moved_statistics", {}, self._record.moved_statistics(model))
                 rate = max(float(group.get("lr", 0.0)) for group in optimizer.param_groups)
                 self._training.judge_measurement(layers, rate)
+                self._loop.judge_decay(optimizer)
             self._start_step()
 
     def _replayed(self) -> Outputs | None:
