@@ -29,6 +29,9 @@ from normless.probes.hooks._observe import compute_output
 from normless.residual import ResidualBlock, ResidualMap
 from normless.state import preserve_state, quiet, unfused
 
+# Activations of bounded outputs, by the names of their calls.
+_SQUASHES = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
+
 
 @dataclass
 class Examination:
@@ -226,7 +229,9 @@ class Examination:
 
     @property
     def _loss_within(self) -> Callable[[Tensor], Tensor]:
-        """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
+        """The loss of the batch for logits that are normalized first, if the network's outputs are."""
+        if (squash := _SQUASHES.get(self.last.plain)) is not None:
+            return lambda logits: self.loss_at(squash(logits))
         outputs = self.logits.float()
         for axis in (-1, 1) if outputs.dim() > 1 else ():
             if outputs.shape[axis] < 2:
