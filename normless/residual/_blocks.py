@@ -73,6 +73,11 @@ class Layer:
     reason: str = field(default="", compare=False)
     made_by: Call | None = field(default=None, compare=False)
 
+    @property
+    def key(self) -> Call | tuple[str, int]:
+        """The call that makes it or, for a module, its path and run."""
+        return self.made_by or (self.path, self.call)
+
 
 @dataclass(frozen=True)
 class Head:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import warnings
@@ -249,13 +248,34 @@ def test_changed_code_is_told(model: str, scheme: str, changes: str, mine: Path)
         nl.load("net")
 
 
-def test_recipes_of_an_earlier_version_are_read(mine: Path) -> None:
+def test_an_edited_recipe_is_loaded_when_asked_or_sealed(mine: Path) -> None:
+    net = nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS)
+    nl.save(net, "net", PLAIN_TEXT)
+    recipe = Path("net/recipe.json")
+    text = recipe.read_text()
+    for place, digit in [(place, digit) for place, digit in enumerate(text) if digit.isdigit()]:
+        recipe.write_text(text[:place] + str((int(digit) + 1) % 10) + text[place + 1 :])
+        with pytest.raises(nl.errors.RecipeError):
+            nl.load("net")
+    recipe.write_text(json.dumps(json.loads(text) | {"training": {"": False}}))
+    with pytest.raises(nl.errors.RecipeError, match=r"edited or damaged.* edited=True.* convert --seal"):
+        nl.load("net")
+    assert not nl.load("net", edited=True).training
+    assert main(["convert", "--seal", "net"]) == 0
+    assert not nl.load("net").training
+    Path("net/model.safetensors").write_bytes(b"")
+    assert main(["convert", "--seal", "net"]) == 2
+
+
+@pytest.mark.parametrize("name", ["_modules", "_parameters", "forward", "training", "__call__"])
+def test_a_recipe_replaces_no_part_of_a_class(name: str, mine: Path) -> None:
     nl.save(nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS), "net", PLAIN_TEXT)
     recipe = Path("net/recipe.json")
     values = json.loads(recipe.read_text())
-    assert values.pop("code") == {}
-    recipe.write_text(json.dumps(values | {"format": 2}))
-    nl.load("net")
+    values["state"]["modules"][0]["settings"][name] = {"items": []}
+    recipe.write_text(json.dumps(values))
+    with pytest.raises(nl.errors.RecipeError, match=f"has a setting {name} of a .*, which is part of its class"):
+        nl.load("net", edited=True)
 
 
 SMALL_IMAGES = torch.randn(2, 3, 8, 8)
@@ -274,12 +294,3 @@ def test_a_converted_network_says_what_was_done(tmp_path: Path) -> None:
     nl.save(net, tmp_path)
     loaded: Any = nl.load(tmp_path, model)
     assert loaded.normless.plan == said.plan
-
-
-def test_saved_files_have_the_permissions_of_new_files(tmp_path: Path) -> None:
-    before, mask = os.umask(0o027), 0o027
-    try:
-        files = nl.save(nl.convert(resnet_cifar(8), "skipinit", SMALL_IMAGES), tmp_path)
-    finally:
-        os.umask(before)
-    assert [file.stat().st_mode & 0o777 for file in files] == [0o666 & ~mask] * 2
