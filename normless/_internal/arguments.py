@@ -109,7 +109,7 @@ def unfitting(name: str, layer: nn.Module, x: Any) -> InputsError | None:
     if not isinstance(takes, int) or not isinstance(x, Tensor) or not isinstance(weight, Tensor):
         return None
     axis = x.dim() - weight.dim() + 1
-    if axis < 0 or x.shape[axis] == takes:
+    if not 0 <= axis < x.dim() or x.shape[axis] == takes:
         return None
     shape, unit = "×".join(map(str, x.shape)), unit.removeprefix("in_").removesuffix("s" if takes == 1 else "")
     what = f"{name.partition(',')[0]}, a {type(layer).__name__},"

@@ -209,7 +209,7 @@ def _still_closed(exam: Examination, blocks: list[str], network: nn.Module) -> l
     with torch.no_grad():
         for parameter, gradient in zip(own, gradients, strict=True):
             if gradient is not None and bool(size := gradient.norm()):
-                parameter -= STEP * gradient / size
+                parameter.sub_(gradient / size, alpha=STEP)
     table = _pass(exam, network).tables["signal"]
     closed = {*table.loc[table["branch_variance"] == 0, "name"]}
     return [block for block in blocks if block in closed]

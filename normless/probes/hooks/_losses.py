@@ -17,6 +17,9 @@ Loss = Callable[[Any, Any], Tensor]
 """From what a network returns, or its logits, and targets, or the whole batch, to a scalar; see `loss_of`."""
 
 
+_AS_INPUT = "a network that computes it from its targets gets them as an input, ((inputs, targets), targets)"
+
+
 class LossValueError(InputsError):
     """A loss returned something else than one number in a tensor.
 
@@ -86,18 +89,15 @@ def _value_of(result: Any) -> Tensor:
         way = "Take its real part or its size" if result.numel() == 1 else "Take its mean"
         kind = "complex " if result.is_complex() else ""
         raise LossValueError(f"a {kind}tensor of shape {tuple(result.shape)}", way, is_tensor=True)
+    came, way = f"a {type(result).__name__}", "Return a tensor with its history"
     if result is None:
-        way = (
-            "Return the loss; a network that computes it from its targets gets them as an input, "
-            "((inputs, targets), targets)"
-        )
-        raise LossValueError("None", way)
-    ways = {dict: "Return one of its values", tuple: "Return one of them, or their sum"}
-    way = ways.get(type(result), ways[tuple] if isinstance(result, list) else "Return a tensor with its history")
-    kind, inner = type(result), ""
-    if isinstance(result, (tuple, list, Mapping)):
-        inner = f" of {', '.join(result if isinstance(result, Mapping) else [type(one).__name__ for one in result])}"
-    raise LossValueError(f"a {kind.__name__}{inner}", way)
+        came, way = "None", f"Return the loss; {_AS_INPUT}"
+    elif isinstance(result, Mapping):
+        came, way = f"{came} of {', '.join(map(str, result))}", "Return one of its values"
+    elif isinstance(result, (tuple, list)):
+        came = f"{came} of {', '.join(type(one).__name__ for one in result)}"
+        way = "Return one of them, or their sum"
+    raise LossValueError(came, way)
 
 
 def _named_loss(value: Any) -> Tensor | None:
