@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from normless.errors import UnresolvedStructureError
 from normless.recording._calls import Call, Recorder
+from normless.recording._distributions import unvalidated
 from normless.recording._failures import explained, hidden_submodule
-from normless.recording._state import below_autograd, untouched, unvalidated
+from normless.recording._state import below_autograd, untouched
 from normless.recording._tape import Tape
 from normless.recording._values import ReadNumber
 from normless.state import collection_paused, quiet
@@ -48,11 +49,11 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
     places = _Places(tensors)
     tape = places.tape
     try:
-        with collection_paused(), untouched(model, inputs, kwargs), quiet(), below_autograd(), unvalidated():
+        with collection_paused(), untouched(model, inputs, kwargs), quiet(), below_autograd():
             for tensor in tensors_in([list(inputs), list(kwargs.values())]):
                 tape.add_root(tensor, "input")
             try:
-                with tape, places.following(model):
+                with unvalidated(), tape, places.following(model):
                     output = model(*inputs, **kwargs)
                 tape.returns_tensor = isinstance(output, Tensor)
                 tape.outputs = [tape.node_of(tensor) for tensor in tensors_in(output)]

@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributions import Distribution
 
 from normless._internal.restoring import restorations
-from normless.exclusive import borrowing
 from normless.state import preserve_random_state
 
 
@@ -40,14 +38,3 @@ def below_autograd() -> Iterator[None]:
     """
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
         yield
-
-
-@borrowing
-def unvalidated() -> Iterator[None]:
-    """Leave out the checks of torch's distributions, which read values and decide nothing but whether to fail."""
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)

@@ -39,8 +39,8 @@ OWN = 0.1
 def check_leaks(exam: Examination) -> Steps:
     """Look for targets that are elements of the inputs, and for outputs that depend on these very elements."""
     targets = list(_targets(exam))
-    if not targets or not exam.given:
-        raise NotAsked("there are no targets beside the inputs")
+    if not targets or not exam.given or not exam.logits.dim():
+        raise NotAsked("there are no targets beside the inputs, or no outputs but a loss")
     for target in targets:
         # Labels among the inputs of a network that computes its loss are no inputs.
         others = [x[:0] if target.is_input and i == target.number else x for i, x in enumerate(exam.given)]
@@ -214,9 +214,9 @@ class _Seen:
 def _bypassed(exam: Examination) -> Iterator[Finding]:
     """Report an autoencoder whose inputs reach the outputs by a path around its bottleneck."""
     logits, last = exam.logits, exam.last
-    if logits.dim() < 2:
+    given = next((x for x in exam.given if x.dim()), None)
+    if given is None or logits.dim() < 2:
         return
-    given = next(x for x in exam.given if x.dim())
     wide = given.numel() // BOTTLENECK
     narrow = [
         call
@@ -238,7 +238,7 @@ def _by_column(exam: Examination, targets: Tensor, column: InputColumns) -> Iter
     values = flat[:, columns]
     flat[:, columns] = values.roll(1, 0)
     change, limit = change_of(exam, with_leaf(exam.inputs, column.leaf, flat.view(x.shape))), CHANGED * exam.size
-    if change.shape[:1] != x.shape[:1] or not float(change.max()) > limit:
+    if len(change) != len(x) or not float(change.max()) > limit:
         return
     # A network may have to remember a token or a value at an earlier step of a sequence.
     is_answer = column.is_last or (x.dim() == 2 and x.is_floating_point())
