@@ -171,7 +171,8 @@ class Loop:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
         passes, followed, training = self.passes, self._followed(held), self.training
         training.in_a_row("kept_gradients", passes.kept(followed), among=followed)
-        self._reached |= {name for name, own in held.items() if own.grad is not None}
+        if not passes.sees_forward:
+            self._reached |= {name for name, own in held.items() if own.grad is not None}
         # Every pass but the last; a pass that looks for adversarial inputs is not one of a loss that was given.
         is_lost = passes.lost >= LOST and passes.lost + 1 == self._entered
         training.in_a_row("lost_passes", is_lost, {"passes": passes.lost + 1})
