@@ -72,7 +72,7 @@ class WatchedTraining:
     findings: list[Finding] = field(default_factory=list)
     updates: Numbers = field(default_factory=dict)
     _said: set[tuple[str, str]] = field(default_factory=set)
-    _runs: dict[tuple[str, str], int] = field(default_factory=dict)
+    _runs: dict[str, dict[str, int]] = field(default_factory=dict)
     _values: dict[str, deque[float]] = field(default_factory=dict)
     _first: float = 0.0
     _start: float = 0.0
@@ -224,11 +224,14 @@ class WatchedTraining:
         Returns how often it has held at the place where it has held most often.
         """
         places = ([""] if where else []) if isinstance(where, bool) else where
-        runs = {(kind, place): self._runs.get((kind, place), 0) + 1 for place in places}
-        is_judged = {known: known[0] == kind and (among is None or known[1] in among) for known in self._runs}
-        self._runs = {known: times for known, times in self._runs.items() if not is_judged[known]} | runs
+        before = self._runs.get(kind, {})
+        if not (places or before):
+            return 0
+        runs = {place: before.get(place, 0) + 1 for place in places}
+        others = {} if among is None else {place: n for place, n in before.items() if place not in among}
+        self._runs[kind] = others | runs
         most = max(runs.values(), default=0)
-        if held := [place for _, place in runs if runs[kind, place] >= IN_A_ROW[kind]]:
+        if held := [place for place, times in runs.items() if times >= IN_A_ROW[kind]]:
             self.report(kind, {**(evidence or {}), "steps": most}, held, **words)
         return most
 
