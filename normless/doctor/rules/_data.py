@@ -88,6 +88,8 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     if isinstance(error, (TypeError, KeyError, AttributeError)) or "unpack" in str(error):
         # The loss expects other outputs or targets; shapes are not the cause.
         pass
+    elif not logits.dim():
+        evidence["message"] = "the network returns one number; if this is its loss, pass loss=lambda out, batch: out"
     elif targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
         kind = "label_shape"
     elif logits.dim() > 2 and targets.shape == logits.shape[:-1] != (len(logits), *logits.shape[2:]):

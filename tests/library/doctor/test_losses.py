@@ -144,3 +144,14 @@ def test_a_network_that_computes_its_loss_gets_its_targets_as_an_input() -> None
     assert found((x, y)) == ["loss_failed"]
     assert not found(((x, y), y))
     assert not found({"index": x, "targets": y})
+
+
+def test_a_network_that_returns_its_loss_alone() -> None:
+    class Alone(nn.Linear):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(super().forward(x), y)
+
+    model, (x, y) = Alone(6, 3), (torch.randn(8, 6), torch.arange(8) % 3)
+    assert not kinds(diagnose(model, ((x, y), y), loss=lambda out, batch: out))
+    assert not kinds(diagnose(model, ((x, y),)))
+    assert "pass loss=lambda out, batch: out" in str(diagnose(model, ((x, y), y)))
