@@ -89,10 +89,10 @@ def check_health(
     batches: Any,
     *,
     loss: Loss = F.cross_entropy,
+    call: Call | None = None,
     residual_map: ResidualMap | None = None,
     most_batches: int = 16,
     remove: bool = True,
-    call: Call | None = None,
 ) -> Health:
     """Find what is wrong with a trained network, by layer, on calibration batches in evaluation mode.
 
@@ -115,10 +115,10 @@ def check_health(
             that the network was trained on, preprocessed in the same way. A tensor, a tuple or a dictionary is a
             single batch.
         loss: as in `diagnose`; a loss that does not take the outputs is not measured.
+        call: as in `residual_map`.
         residual_map: the network's map; computed if None. Without one, nothing is left out.
         most_batches: the largest number of batches that are read.
         remove: whether branches, layers and divisors are left out one at a time.
-        call: as in `residual_map`.
 
     Raises:
         InputsError: there is no batch, or the network does not run on it.
