@@ -29,6 +29,9 @@ from normless.probes.hooks._observe import compute_output
 from normless.residual import ResidualBlock, ResidualMap
 from normless.state import preserve_state, quiet, unfused
 
+# Activations of bounded outputs, by the names of their calls.
+_SQUASHES = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
+
 
 @dataclass
 class Examination:
@@ -214,15 +217,21 @@ class Examination:
         is_safe = len(given) == 1 or all(t.is_floating_point() or t.device.type == "cpu" for t in given)
         return bool(given) and has_rows and is_safe and count not in self.logits.shape[1:]
 
+    @property
+    def _loss_of_free(self) -> Callable[[Tensor], Tensor]:
+        """The loss of the batch for outputs before the activation that bounds them, or those of `_loss_within`."""
+        squash = _SQUASHES.get(self.last.plain)
+        return self._loss_within if squash is None else lambda free: self.loss_at(squash(free))
+
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
-        return lowest_of_constants(self._loss_within, self.passed.logits, self.targets)
+        return lowest_of_constants(self._loss_of_free, self.passed.logits, self.targets)
 
     @cached_property
     def lowest(self) -> float:
         """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
-        return lowest_of_outputs(self._loss_within, self.passed.logits)
+        return lowest_of_outputs(self._loss_of_free, self.passed.logits)
 
     @property
     def _loss_within(self) -> Callable[[Tensor], Tensor]:

@@ -147,7 +147,7 @@ def check_tied(exam: Examination) -> Steps:
     """Look for two trained weights of the same values that are not one parameter: they part in the first step."""
     named = [(f"{name}.weight", module) for name, module in exam.model.named_modules()]
     trained = {
-        name: (module, float(module.weight.detach()[0, 0]))
+        name: (module, float(module.weight.detach().flatten()[0]))
         for name, module in named
         if isinstance(module, (nn.Embedding, nn.Linear)) and exam.passed.gradients.get(name)
     }

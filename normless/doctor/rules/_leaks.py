@@ -39,8 +39,8 @@ OWN = 0.1
 def check_leaks(exam: Examination) -> Steps:
     """Look for targets that are elements of the inputs, and for outputs that depend on these very elements."""
     targets = list(_targets(exam))
-    if not targets or not exam.given:
-        raise NotAsked("there are no targets beside the inputs")
+    if not targets or not exam.given or not exam.logits.dim():
+        raise NotAsked("there are no targets beside the inputs, or no outputs but a loss")
     for target in targets:
         # Labels among the inputs of a network that computes its loss are no inputs.
         others = [x[:0] if target.is_input and i == target.number else x for i, x in enumerate(exam.given)]
@@ -214,7 +214,9 @@ class _Seen:
 def _bypassed(exam: Examination) -> Iterator[Finding]:
     """Report an autoencoder whose inputs reach the outputs by a path around its bottleneck."""
     logits, last = exam.logits, exam.last
-    given = next(x for x in exam.given if x.dim())
+    given = next((x for x in exam.given if x.dim()), None)
+    if given is None or logits.dim() < 2:
+        return
     wide = given.numel() // BOTTLENECK
     narrow = [
         call
@@ -223,7 +225,7 @@ def _bypassed(exam: Examination) -> Iterator[Finding]:
         if len(call.shape) > 1 and call.shape[0] == len(logits)
     ]
     around = last.reached(lambda call: prod(call.shape) <= wide and call is not last)
-    if narrow and logits.dim() > 1 and any(call.kind == "inputs" for call in around):
+    if narrow and any(call.kind == "inputs" for call in around):
         code = min(narrow, key=lambda call: prod(call.shape))
         evidence: FindingEvidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
         yield finding("bypassed_bottleneck", code.where, evidence)

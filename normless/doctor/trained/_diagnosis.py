@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import require_whole
 from normless.doctor._findings import Check, Finding, in_order
 from normless.doctor._report import Diagnosis
@@ -89,11 +90,13 @@ _LAST = (reference.check_reference,)
 
 
 @exclusive
+@with_call
 def check_health(
     model: nn.Module,
     batches: Any,
     *,
     loss: Loss = F.cross_entropy,
+    call: Call | None = None,
     residual_map: ResidualMap | None = None,
     most_batches: int = 16,
     remove: bool = True,
@@ -122,6 +125,7 @@ def check_health(
             that the network was trained on, preprocessed in the same way. A tensor, a tuple or a dictionary is a
             single batch.
         loss: as in `diagnose`; a loss that does not take the outputs is not measured.
+        call: as in `residual_map`.
         residual_map: the network's map; computed if None. Without one, nothing is left out.
         most_batches: the largest number of batches that are read.
         remove: whether branches, layers and divisors are left out one at a time.
