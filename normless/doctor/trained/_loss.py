@@ -16,7 +16,7 @@ from normless.doctor.facts._guessing import lowest_of_constants, lowest_of_outpu
 from normless.doctor.facts._tracer import REFUSED
 from normless.errors import InputsError
 from normless.probes import Loss
-from normless.probes.hooks._losses import loss_of, own_loss
+from normless.probes.hooks._losses import LossValueError, loss_of, own_loss
 from normless.probes.hooks._watcher import logits_of
 
 # Constant outputs are fitted to data with so many targets for each of their values: fewer are fitted by any outputs.
@@ -43,6 +43,8 @@ class BatchLoss:
         """The loss; NaN without one."""
         try:
             return float(self.at(self.logits))
+        except LossValueError:
+            raise
         except (InputsError, ValueError):
             return nan
 
