@@ -13,6 +13,7 @@ from torch import nn
 
 from normless import schemes
 from normless._internal.arguments import CallArguments, carry_inputs, forward_arguments, require_network
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import Model, copied, without_values
 from normless.affine._match_statistics import RefitReport
 from normless.edits import ReplaceNorms, Surgery
@@ -68,6 +69,7 @@ class Conversion:
         return self
 
 
+@with_call
 def convert(
     model: Model,
     scheme: str | Scheme,
@@ -78,6 +80,7 @@ def convert(
     in_place: bool = False,
     only: Part | Sequence[Part] = (),
     check_inputs: Any = None,
+    call: Call | None = None,
     **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
@@ -91,7 +94,7 @@ def convert(
         inputs: positional example inputs, from which the residual map is read and on which some schemes calibrate
             (`lsuv`).
         residual_map: the network's map if known; it is traced from the example inputs otherwise.
-        kwargs, example_inputs: as in `normless.residual_map`.
+        kwargs, example_inputs, call: as in `normless.residual_map`.
         allow_partial: convert the network even if parts of its map are `unresolved`, or a norm still runs that is not
             in the map. By default such a network is refused.
         in_place: change and return the network itself, without a second set of weights. After an error, the network
@@ -163,6 +166,7 @@ def convert_on(
 
 
 @exclusive
+@with_call
 def plan(
     model: nn.Module,
     scheme: str | Scheme,
@@ -171,6 +175,7 @@ def plan(
     example_inputs: Any = None,
     allow_partial: bool = False,
     only: Part | Sequence[Part] = (),
+    call: Call | None = None,
     **kwargs: Any,
 ) -> Plan:
     """List the changes that `convert` would make, in order, as printable data; arguments and errors are the same.

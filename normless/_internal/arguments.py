@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from normless._internal.calling import missing_forward
 from normless.errors import InputsError, NormlessError, UnresolvedStructureError
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -92,6 +93,8 @@ def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except (NormlessError, torch.OutOfMemoryError):
         raise
     except Exception as error:
+        if isinstance(function, nn.Module) and (absent := missing_forward(function, error)):
+            raise InputsError(absent) from error
         name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "loss")
         leaves = tree_leaves((args, kwargs))
         given = [f"{list(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
@@ -106,7 +109,7 @@ def unfitting(name: str, layer: nn.Module, x: Any) -> InputsError | None:
     if not isinstance(takes, int) or not isinstance(x, Tensor) or not isinstance(weight, Tensor):
         return None
     axis = x.dim() - weight.dim() + 1
-    if axis < 0 or x.shape[axis] == takes:
+    if not 0 <= axis < x.dim() or x.shape[axis] == takes:
         return None
     shape, unit = "×".join(map(str, x.shape)), unit.removeprefix("in_").removesuffix("s" if takes == 1 else "")
     what = f"{name.partition(',')[0]}, a {type(layer).__name__},"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, on_device_of
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import Model, copied, without_values
 from normless._internal.html import html_table
 from normless._internal.warn import warn
@@ -95,8 +96,14 @@ class FoldReport:
 
 
 @exclusive
+@with_call
 def fold(
-    model: Model, *inputs: Any, gammas: bool = False, example_inputs: Any = None, **kwargs: Any
+    model: Model,
+    *inputs: Any,
+    gammas: bool = False,
+    example_inputs: Any = None,
+    call: Call | None = None,
+    **kwargs: Any,
 ) -> tuple[Model, FoldReport]:
     """Fold every norm with constant statistics into the weights next to it; return the folded copy and a report.
 
@@ -120,7 +127,7 @@ def fold(
     Args:
         model: the network; it is not changed. The copy has the same class, names of layers and mode.
         gammas: whether to fold γ and β of norms that are kept, which are 1 and 0 afterwards.
-        inputs, kwargs, example_inputs: as in `residual_map`.
+        inputs, kwargs, example_inputs, call: as in `residual_map`.
 
     Warns:
         EvaluationOnlyWarning: the pass in training cannot be followed, so that the copy is right in evaluation only.

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from normless._internal.arguments import require_network
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import is_sharded
 from normless.doctor import rules
 from normless.doctor._findings import STAGES, Check, ExperimentBudget, Finding, FindingEvidence, finding, rules_of
@@ -48,6 +49,7 @@ LARGE = 5 * 10**6
 
 
 @exclusive
+@with_call
 def diagnose(
     model: nn.Module,
     batch: Any,
@@ -59,6 +61,7 @@ def diagnose(
     investigate: bool | None = None,
     step: own_step.OwnStep | None = None,
     budget: float | None = None,
+    call: Call | None = None,
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode, or on several.
 
@@ -90,6 +93,7 @@ def diagnose(
         budget: the number of training steps that may be made on copies; what it leaves out is listed, and an
             experiment that has begun is finished. By default 80, or 40 without an optimizer, for networks of 5·10⁶
             parameters or more, and no limit for smaller ones.
+        call: as in `residual_map`.
 
     Raises:
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.

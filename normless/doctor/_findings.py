@@ -31,8 +31,6 @@ def _named(word: str) -> dict[str, set[str]]:
 # The kinds that a finding of a kind explains: where both are found, the consequence comes after the cause. Those of
 # `explains_later` are explained where the order of layers is known, and the cause lies at an earlier one.
 EXPLAINS, EXPLAINS_LATER = _named("explains"), _named("explains_later")
-# Kinds that are advice until they explain another finding.
-LEADING = {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("advice") == "alone"}
 # Kinds that claim what trial steps refute if they fit the batch.
 REFUTABLE = OF_SIGNAL | {texts.get("kind", name) for name, texts in _TEXTS.items() if texts.get("refutable")}
 

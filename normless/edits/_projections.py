@@ -194,11 +194,20 @@ class Projections:
 
     def _members(self, operation: Operation, values: dict[int, list[Any]], number: int) -> list[Tensor]:
         """Return the tensors that an operation joins, of the possible ones that of a number; -1 is no output."""
+        joined, shape = operation.arguments[0], list(operation.shape or ())
+        axis = operation.arguments[1] if len(operation.arguments) > 1 else 0
+        shapes = [self.flow[member.index].shape if isinstance(member, Operand) else None for member in joined]
+        if operation.name == "stack":
+            del shape[axis]
+        else:  # What tensors without a known shape, such as a parameter or an empty cache, leave.
+            rest = shape[axis] - sum(
+                known[axis] for known in shapes if known is not None and len(known) == len(shape)
+            )
+            shape[axis] = rest // max(1, shapes.count(None))
         members = []
-        for member in operation.arguments[0]:
+        for member, own in zip(joined, shapes, strict=True):
             known = values.get(member.index) if isinstance(member, Operand) else None
-            shape = self.flow[member.index].shape if isinstance(member, Operand) else None
-            filled = torch.full(shape or (1,), -1, dtype=torch.int32)
+            filled = torch.full(tuple(shape) if own is None else own, -1, dtype=torch.int32)
             members.append(known[min(number, len(known) - 1)] if known else filled)
         return members
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from normless._internal.arguments import forward_arguments, unwrapped
+from normless._internal.calling import Call, with_call
 from normless.exclusive import exclusive
 from normless.nn import ResidualSum
 from normless.optim._decay import GROUPS, PARTS, Policy, decays_of, patterns_of
@@ -57,6 +58,7 @@ class ParameterGroups(list[dict[str, Any]]):
 
 
 @exclusive
+@with_call
 def param_groups(
     model: nn.Module,
     *inputs: Any,
@@ -69,6 +71,7 @@ def param_groups(
     eps: float = 1e-8,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
+    call: Call | None = None,
 ) -> ParameterGroups:
     """Create named parameter groups for any torch optimizer, with every trainable parameter in exactly one group.
 
@@ -89,7 +92,7 @@ def param_groups(
         layer_decay: d of layer-wise rates: each block has d times the rate of the next one, see `layer_scales`.
         eps: ε of Adam, which a scheme (`completep`) may scale on branches like the rate.
         residual_map: the network's map; computed if None, with the example inputs if necessary.
-        inputs, example_inputs: as in `residual_map`.
+        inputs, example_inputs, call: as in `residual_map`.
 
     Returns:
         Dictionaries with keys params, name, lr, rate_scale and weight_decay, which print as a table. Parameters of a

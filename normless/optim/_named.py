@@ -47,7 +47,7 @@ def defaults_of(kind: type[Optimizer]) -> Mapping[str, Any]:
     return {name: None if default is Parameter.empty else default for name, default in stated.items()}
 
 
-def group_options(kind: type[Optimizer], options: Mapping[str, Any]) -> dict[str, float]:
+def group_options(kind: type[Optimizer], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the further argument of `param_groups` for an optimizer, its own ε if it has one."""
     epsilon = options.get("eps", defaults_of(kind).get("eps"))
     return {"eps": epsilon} if isinstance(epsilon, float) else {}

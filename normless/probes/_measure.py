@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from normless._internal.calling import Call, with_call
 from normless.exclusive import exclusive
 from normless.probes._gammas import GammaNorms
 from normless.probes._moments import ChannelMoments, GradientMoments, LogitGradients
@@ -75,6 +76,7 @@ class Measurements:
 
 
 @exclusive
+@with_call
 def probe(
     model: nn.Module,
     batch: Any,
@@ -83,6 +85,7 @@ def probe(
     loss: Loss = F.cross_entropy,
     residual_map: ResidualMap | None = None,
     training: bool = True,
+    call: Call | None = None,
 ) -> Measurements:
     """Measure a network on one batch with several probes in one forward pass, and one backward pass if any needs it.
 
@@ -95,6 +98,7 @@ def probe(
             `MODULE:NAME`; or watchers.
         residual_map: the network's map; computed if None.
         training: whether the pass is made in training mode, in which batch norms use the batch's statistics.
+        call: as in `residual_map`.
 
     Raises:
         ValueError: a probe is unknown or named twice, the batch is not a pair, or gradients cannot be measured.
@@ -130,10 +134,12 @@ def make_watchers(probes: str | Sequence[str | Watcher]) -> dict[str, Watcher]:
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
-    """Split a batch into inputs and targets; the targets of a single tensor or a dictionary are None."""
+    """Split a batch into inputs and targets; those of a tensor or dictionary, alone or in a list, are None."""
     if isinstance(batch, (Tensor, Mapping)):
         return batch, None
     is_sequence = isinstance(batch, (tuple, list))
+    if is_sequence and len(batch) == 1:
+        return batch[0], None
     if not is_sequence or len(batch) != 2:
         given = type(batch).__name__ + (f" of {len(batch)}" if is_sequence else "")
         one = "; give one batch of it, next(iter(loader))" if isinstance(batch, DataLoader) else ""

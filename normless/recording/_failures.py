@@ -10,6 +10,7 @@ from types import FrameType
 from torch import nn
 
 from normless._internal.arguments import unfitting
+from normless._internal.calling import missing_forward
 from normless.errors import InputsError, UnresolvedStructureError
 
 LONGEST_REASON = 300
@@ -24,6 +25,8 @@ def explained(model: nn.Module, error: Exception, ran: set[str]) -> InputsError 
     for name, module, frame, _ in forwards[-1:]:
         if (unfit := unfitting(name, module, frame.f_locals.get("input"))) is not None:
             return unfit
+    if absent := missing_forward(model, error):
+        return UnresolvedStructureError(absent)
     reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
     if len(reason) > LONGEST_REASON:
         reason = f"{reason[:LONGEST_REASON]}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from normless.errors import UnresolvedStructureError
 from normless.recording._calls import Call, Recorder
+from normless.recording._distributions import unvalidated
 from normless.recording._failures import explained, hidden_submodule
 from normless.recording._tape import Tape
 from normless.recording._values import ReadNumber
@@ -51,7 +53,7 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             for tensor in tensors_in([list(inputs), list(kwargs.values())]):
                 tape.add_root(tensor, "input")
             try:
-                with tape, places.following(model):
+                with unvalidated(), tape, places.following(model):
                     output = model(*inputs, **kwargs)
                 tape.returns_tensor = isinstance(output, Tensor)
                 tape.outputs = [tape.node_of(tensor) for tensor in tensors_in(output)]
@@ -136,9 +138,9 @@ class _Places(Recorder):
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Iterate over the tensors in a nested value, including those of data classes."""
+    """Iterate over the tensors in a nested value, including those of data classes and namespaces."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
-        elif is_dataclass(leaf):
+        elif is_dataclass(leaf) or isinstance(leaf, SimpleNamespace):
             yield from tensors_in(list(vars(leaf).values()))

@@ -15,6 +15,7 @@ from normless._internal.arguments import (
     on_device_of,
     require_network,
 )
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import require_whole
 from normless.errors import UnresolvedStructureError
 from normless.residual._blocks import ResidualBlock, Unresolved
@@ -25,8 +26,14 @@ from normless.residual._trace import map_of
 from normless.state import collection_paused, in_mode
 
 
+@with_call
 def residual_map(
-    model: nn.Module, *inputs: Any, strict: bool = False, example_inputs: Any = None, **kwargs: Any
+    model: nn.Module,
+    *inputs: Any,
+    strict: bool = False,
+    example_inputs: Any = None,
+    call: Call | None = None,
+    **kwargs: Any,
 ) -> ResidualMap:
     """Find the residual blocks of a network in the dataflow of a forward pass.
 
@@ -39,6 +46,7 @@ def residual_map(
         strict: raise an error if any part is unresolved instead of listing it in the map's `unresolved`.
         example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
             keyword arguments.
+        call: what runs in place of `forward`: the name of a method, or a function of the network and the inputs.
         kwargs: keyword arguments of `forward`, such as `input_ids`.
 
     Raises:

@@ -214,9 +214,7 @@ def check_logits(
         )
 
 
-def groups_of(
-    config: RunConfig, network: nn.Module, structure: ResidualMap, **options: float
-) -> list[dict[str, Any]]:
+def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap, **options: Any) -> list[dict[str, Any]]:
     """Return the parameter groups of a network by the configuration's decay policy; options of `param_groups`."""
     return param_groups(
         network,

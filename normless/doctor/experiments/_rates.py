@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, Optimizer
 
 from normless._internal.copying import copied
 from normless.doctor._findings import Finding, NotAsked, Steps, check, finding
@@ -29,16 +29,11 @@ from normless.doctor.experiments._engine import (
 )
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._flow import LOSS
-from normless.doctor.facts._held import parts_of
+from normless.doctor.facts._held import DECAY, decay_per_step
 from normless.doctor.facts._nonfinite import Broken, find_broken
 from normless.doctor.facts._passed import pass_through
 from normless.doctor.facts._tracer import tensors, with_rows
-from normless.optim._named import MUON
 
-# A decay of the weights by more than this share per step is not regularization.
-DECAY = 0.02
-# Optimizers that subtract lr · weight_decay · w in a step, whatever the size of the gradient.
-SUBTRACTS_DECAY = (SGD, AdamW, *MUON)
 # The share of the weights' norm below which an update in float32 is not exact.
 ROUNDING = 1e-6
 # The share of the gradient that clipping leaves; that of low-precision weights that the first update left unchanged.
@@ -113,12 +108,9 @@ def _zeros(signal: pd.DataFrame) -> list[str]:
 
 def _judge_update(exam: Examination, optimizer: Optimizer, trial: Trial) -> Iterator[Finding]:
     """Check decay, clipping and rounding, which another rate does not repair."""
-    groups = optimizer.param_groups
-    decay = max(group["lr"] * group.get("weight_decay", 0.0) for group in groups)
-    subtracts = all(isinstance(part, SUBTRACTS_DECAY) for part in parts_of(optimizer))
-    if decay > DECAY and (subtracts or groups[0].get("decoupled_weight_decay")):
-        evidence = {"rate": trial.rate, "decay": max(group["weight_decay"] for group in groups), "per_step": decay}
-        yield finding("excessive_decay", (), evidence)
+    if (per_step := decay_per_step(optimizer)) > DECAY:
+        decay = max(float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups)
+        yield finding("excessive_decay", (), {"decay": decay, "per_step": per_step})
     expected = trial.rate * _gradient(exam)
     # A smaller update is rounded away.
     is_exact = expected > ROUNDING * _weights_norm(exam)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from normless.doctor._findings import ExperimentBudget, Finding
 from normless.doctor.facts._batches import Batches
 from normless.doctor.facts._flow import PassFlow, TensorCall
-from normless.doctor.facts._guessing import lowest_of_constants, lowest_of_outputs
+from normless.doctor.facts._guessing import lowest_of_constants, lowest_of_outputs, within_range
 from normless.doctor.facts._held import trained_parameters
 from normless.doctor.facts._passed import Passed, pass_through, require_logits
 from normless.doctor.facts._tape import LayerEvent, active_rate
@@ -29,6 +29,9 @@ from normless.probes.hooks._losses import loss_of
 from normless.probes.hooks._observe import compute_output
 from normless.residual import ResidualBlock, ResidualMap
 from normless.state import preserve_random_state, preserve_state, quiet, unfused
+
+# Activations of bounded outputs, by the names of their calls.
+_SQUASHES = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
 
 
 @dataclass
@@ -228,28 +231,27 @@ class Examination:
         is_safe = len(given) == 1 or all(t.is_floating_point() or t.device.type == "cpu" for t in given)
         return bool(given) and has_rows and is_safe and count not in self.logits.shape[1:]
 
+    @property
+    def _loss_of_free(self) -> Callable[[Tensor], Tensor]:
+        """The loss of the batch for outputs before the activation that bounds them, or those of `_loss_within`."""
+        squash = _SQUASHES.get(self.last.plain)
+        return self._loss_within if squash is None else lambda free: self.loss_at(squash(free))
+
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
-        return lowest_of_constants(self._loss_within, self.passed.logits, self.targets)
+        return lowest_of_constants(self._loss_of_free, self.passed.logits, self.targets)
 
     @cached_property
     def lowest(self) -> float:
         """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
-        return lowest_of_outputs(self._loss_within, self.passed.logits)
+        return lowest_of_outputs(self._loss_of_free, self.passed.logits)
 
     @property
     def _loss_within(self) -> Callable[[Tensor], Tensor]:
         """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
-        outputs = self.logits.float()
-        for axis in (-1, 1) if outputs.dim() > 1 else ():
-            if outputs.shape[axis] < 2:
-                continue
-            if bool((outputs.logsumexp(axis).abs() < 1e-3).all()):
-                return lambda logits: self.loss_at(logits.log_softmax(axis))
-            if float(outputs.min()) >= 0 and bool(((outputs.sum(axis) - 1).abs() < 1e-3).all()):
-                return lambda logits: self.loss_at(logits.softmax(axis))
-        return self.loss_at
+        within = within_range(self.logits)
+        return lambda logits: self.loss_at(within(logits))
 
     @property
     def trained(self) -> list[nn.Parameter]:

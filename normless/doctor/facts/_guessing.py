@@ -21,6 +21,19 @@ _HALVINGS, _FAR = 16, 50.0
 LossAt = Callable[[Tensor], Tensor]
 
 
+def within_range(outputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return what makes outputs of any values: the softmax or its logarithm if these are (log-)probabilities."""
+    outputs = outputs.detach().float()
+    for axis in (-1, 1) if outputs.dim() > 1 else ():
+        if outputs.shape[axis] < 2:
+            continue
+        if bool((outputs.logsumexp(axis).abs() < 1e-3).all()):
+            return lambda free: free.log_softmax(axis)
+        if float(outputs.min()) >= 0 and bool(((outputs.sum(axis) - 1).abs() < 1e-3).all()):
+            return lambda free: free.softmax(axis)
+    return lambda free: free
+
+
 def lowest_of_constants(loss_at: LossAt, outputs: Tensor, targets: Any = None) -> float:
     """Return the lowest loss of outputs that are the same for all examples, found by descent; NaN if none is found.
 

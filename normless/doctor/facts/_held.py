@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from normless.errors import InputsError
+from normless.optim._named import MUON
+
+# A decay of the weights by more than this share per step is not regularization.
+DECAY = 0.02
+# Optimizers that subtract lr · weight_decay · w in a step, whatever the size of the gradient.
+_SUBTRACTS_DECAY = (SGD, AdamW, *MUON)
+# The names of the optimizer in its wrappers.
+_INNER = ("optimizer", "optim", "_optimizer")
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -63,6 +71,21 @@ def named_groups(optimizer: Optimizer, model: nn.Module) -> list[NamedGroup]:
     ]
 
 
+def decay_per_step(optimizer: Optimizer) -> float:
+    """Return the largest share of the weights that decay takes in a step; 0 where it depends on the gradients.
+
+    With SGD decay is part of the gradient, and momentum m adds it up to 1/(1 - m) times as much.
+    """
+    shares = [0.0]
+    for part in parts_of(optimizer):
+        for group in part.param_groups:
+            if isinstance(part, _SUBTRACTS_DECAY) or group.get("decoupled_weight_decay"):
+                momentum = float(group.get("momentum", 0.0)) if isinstance(part, SGD) else 0.0
+                rate, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
+                shares.append(rate * decay / max(1 - momentum, 1e-12))
+    return max(shares)
+
+
 class Together(Optimizer):
     """Takes the steps of several optimizers in turn; its groups are theirs.
 
@@ -100,19 +123,31 @@ class Together(Optimizer):
 
 
 def one_optimizer(given: Any) -> Optimizer | None:
-    """Return an optimizer, several as one; None stays None.
+    """Return an optimizer without wrappers, several as one; None stays None.
 
     Raises:
         InputsError: it is a class, or something else than optimizers.
     """
-    if given is None or isinstance(given, Optimizer):
-        return given
-    if isinstance(given, (list, tuple)) and given and all(isinstance(each, Optimizer) for each in given):
-        return given[0] if len(given) == 1 else Together(given)
+    several = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    inner = [*map(_without_wrappers, several)]
+    if inner and all(isinstance(each, Optimizer) for each in inner):
+        return inner[0] if len(inner) == 1 else Together(inner)
+    if given is None:
+        return None
     if isinstance(given, type):
         name = given.__name__
         raise InputsError(f"Expected an optimizer, got the class {name}: make one, {name}(model.parameters(), lr=…).")
     raise InputsError(f"Expected an optimizer, or a list of optimizers, got {type(given).__name__}.")
+
+
+def _without_wrappers(given: Any) -> Any:
+    """Return the optimizer inside wrappers, such as accelerate's, which may be optimizers without torch's tables."""
+    while not (isinstance(given, type) or "_optimizer_step_pre_hooks" in getattr(given, "__dict__", {})):
+        inner = next((own for name in _INNER if (own := getattr(given, name, None)) is not None), None)
+        if inner is None or inner is given:
+            break
+        given = inner
+    return given
 
 
 def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:

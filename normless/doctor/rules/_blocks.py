@@ -6,11 +6,13 @@ from math import log, log2, log10, nan
 
 import numpy as np
 import torch
+from torch import nn
 
 from normless._internal.copying import copied
 from normless.doctor._findings import NotAsked, Steps, check, finding
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._passed import Passed, pass_through
+from normless.doctor.facts._tracer import Tracer
 from normless.probes._signal import predicted_moments
 
 # A class dominates if it is predicted for nine examples in ten but the target of at most half, at twice the loss of
@@ -24,6 +26,8 @@ FADES = 2.0**10
 GRADIENT_MARGIN = 32.0
 # A trained multiplier this much smaller than the median leaves its branch unused.
 UNUSED = 1e-3
+# The norm of a step of each parameter.
+STEP = 1e-2
 _UNSEEN = "no residual sum could be measured"
 # The growth of a second moment at which float32 drops the first summand of a sum.
 BEYOND = torch.finfo(torch.float32).eps ** -2
@@ -144,12 +148,14 @@ def check_branches(exam: Examination) -> Steps:
     names = _branch_parameters(exam)
     table = exam.passed.tables["signal"]
     silent = list(table.loc[table["branch_variance"] == 0, "name"])
-    passed = _passed_on(exam) if silent else exam.passed
+    network = _passing_on(exam) if silent else exam.model
+    passed = exam.passed if network is exam.model else _pass(exam, network)
     # A block without a gradient at its output waits for later blocks to open.
     norms = passed.tables["backward"].set_index("name")["gradient_norm"]
     waiting = [block for block in silent if norms.get(block) == 0]
     closed = [block for block in silent if not any(passed.gradients.get(name) for name in names[block])]
     dead = [block for block in closed if block not in waiting]
+    dead = _still_closed(exam, dead, network) if dead else dead
     named = {block: next((n for n in own if n.endswith("multiplier")), "") for block, own in names.items()}
     sizes = {block: exam.model.get_parameter(name).detach().abs().max() for block, name in named.items() if name}
     multipliers = {block: float(size) for block, size in sizes.items()}
@@ -178,13 +184,32 @@ def _branch_parameters(exam: Examination) -> dict[str, list[str]]:
     return parameters
 
 
-def _passed_on(exam: Examination) -> Passed:
-    """Return the recorded pass; one with a random classifier if a zero one stops all gradients."""
+def _pass(exam: Examination, network: nn.Module) -> Passed:
+    return pass_through(network, exam.inputs, exam.targets, exam.loss, exam.map)
+
+
+def _passing_on(exam: Examination) -> nn.Module:
+    """Return the network, or a copy with a random classifier if a zero one stops all gradients."""
     sums = exam.passed.tables["backward"]["gradient_norm"].dropna()
     if exam.classifier is None or sums.empty or sums.iloc[-1] != 0:
-        return exam.passed
+        return exam.model
     network = copied(exam.model)
     weight = network.get_submodule(exam.classifier).get_parameter("weight")
     with torch.no_grad():
         weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
-    return pass_through(network, exam.inputs, exam.targets, exam.loss, exam.map)
+    return network
+
+
+def _still_closed(exam: Examination, blocks: list[str], network: nn.Module) -> list[str]:
+    """Return the blocks whose branch is zero after a step too: gates computed from other inputs may have opened."""
+    network = copied(network)
+    own = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    with exam.repeated(Tracer(), model=network) as loss:
+        gradients = torch.autograd.grad(loss, own, allow_unused=True)
+    with torch.no_grad():
+        for parameter, gradient in zip(own, gradients, strict=True):
+            if gradient is not None and bool(size := gradient.norm()):
+                parameter.sub_(gradient / size, alpha=STEP)
+    table = _pass(exam, network).tables["signal"]
+    closed = {*table.loc[table["branch_variance"] == 0, "name"]}
+    return [block for block in blocks if block in closed]

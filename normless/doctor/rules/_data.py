@@ -14,6 +14,7 @@ from normless.doctor.facts._held import held
 from normless.doctor.facts._nonfinite import Broken, find_broken
 from normless.doctor.facts._relations import IGNORED
 from normless.errors import InputsError, MissingValuesError
+from normless.probes.hooks._losses import LossValueError
 
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
@@ -60,6 +61,9 @@ def check_targets(exam: Examination) -> Steps:
     error, targets = exam.passed.error, exam.targets
     if error is None:
         return "the loss takes them"
+    if isinstance(error, LossValueError):
+        yield finding("loss_value", (), {"came": error.came}, way=error.way[0].lower() + error.way[1:])
+        return "the loss is not one number"
     if targets is None:
         raise ValueError(
             "Gradients of a loss are measured, so targets are needed: pass (inputs, targets)."
@@ -84,6 +88,8 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     if isinstance(error, (TypeError, KeyError, AttributeError)) or "unpack" in str(error):
         # The loss expects other outputs or targets; shapes are not the cause.
         pass
+    elif not logits.dim():
+        evidence["message"] = "the network returns one number; if this is its loss, pass loss=lambda out, batch: out"
     elif targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
         kind = "label_shape"
     elif logits.dim() > 2 and targets.shape == logits.shape[:-1] != (len(logits), *logits.shape[2:]):

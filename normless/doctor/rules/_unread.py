@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from math import inf, prod
@@ -13,12 +14,14 @@ from torch import Tensor, nn
 
 from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.experiments._engine import Experiment, is_fitted
-from normless.doctor.facts._changes import Padding, change_at, change_of, find_padding, influence_of
+from normless.doctor.facts._changes import Padding, altered, change_at, change_of, find_padding, influence_of
 from normless.doctor.facts._examination import Examination
 from normless.doctor.facts._flow import TensorCall
-from normless.doctor.facts._tracer import tensors
+from normless.doctor.facts._tracer import REFUSED, tensors, with_leaf
 from normless.doctor.rules._trials import HALF, is_slow, trial_with
-from normless.probes.hooks._losses import own_loss
+from normless.probes.hooks._losses import loss_of
+from normless.probes.hooks._observe import compute_output
+from normless.state import preserve_random_state, preserve_state, quiet
 
 # Outputs are the same if they differ by less than this share of the largest output.
 SAME = 1e-6
@@ -56,15 +59,24 @@ def check_unread(exam: Examination) -> Steps:
             yield found
             return "the padding is read in place of the sequences"
     # Integers that are not indices of an embedding, such as time steps, have no gradient.
-    # Those that a loss in the network reads are its targets.
-    given = () if exam.loss is own_loss else enumerate(exam.given)
-    others = (number for number, x in given if number not in influence and _is_varied(x))
+    others = (number for number, x in enumerate(exam.given) if number not in influence and _is_varied(x))
     influence |= {number: torch.zeros(exam.given[number].shape) for number in others if _is_unread(exam, number)}
-    for number, size in influence.items():
-        reader = None if bool(size.any()) else _reader(exam, number)
-        if reader is not None and _is_unread(exam, number):
+    for number in [number for number, size in influence.items() if not bool(size.any())]:
+        if _is_target(exam, number):
+            del influence[number]
+        elif (reader := _reader(exam, number)) is not None and _is_unread(exam, number):
             yield finding("discarded_input", (reader.place,), _described(exam, number))
     return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
+
+
+def _is_target(exam: Examination, number: int) -> bool:
+    """Whether the network computes a loss from an input: other values of it change the loss, by the outputs alone."""
+    x, losses = exam.given[number], list[Tensor]()
+    with suppress(*REFUSED), preserve_state(exam.model, training=True), torch.no_grad(), quiet():
+        for inputs in (exam.inputs, with_leaf(exam.inputs, number, altered(x, torch.arange(x.numel())))):
+            with preserve_random_state(exam.model):
+                losses.append(loss_of(exam.loss, compute_output(exam.model, inputs), exam.inputs, exam.targets))
+    return len(losses) == 2 and float((losses[1] - losses[0]).abs()) > SAME * float(losses[0].abs())
 
 
 def _thrown_away(exam: Examination) -> Iterator[Finding]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from itertools import chain
-from math import inf, nan
+from math import inf, isfinite, nan
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +16,15 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.doctor._findings import Finding, FindingEvidence, NotAsked, Steps, check, finding
 from normless.doctor.facts._batches import size_of
+from normless.doctor.facts._tracer import tensors
 from normless.doctor.trained import _limits as limits
+from normless.doctor.trained._loss import mean_loss, standing
+from normless.doctor.trained._preprocessing import undone
 from normless.doctor.trained._shares import Share, of_shares
 from normless.doctor.trained._streams import Features, MeasuredSum
 from normless.doctor.trained._subject import UNFIT, TrainedSubject
 from normless.residual._classify import NORMS
+from normless.state import running
 
 # γ is at zero below this share of the median of those that are not, and in norms below this number.
 _ZERO, _TINY = 1e-3, 1e-6
@@ -24,6 +32,8 @@ _ZERO, _TINY = 1e-3, 1e-6
 _COSINE, _INPUTS, _ROWS = 0.99999, 4, 8192
 # Statistics of fewer examples say little about the running ones.
 _EXAMPLES, _IN_BATCH = 16, 8
+# Results that differ by less than this share of their size are the same.
+_SAME = 1e-6
 
 
 @check("values", blocks=True)
@@ -77,6 +87,60 @@ def check_outputs(subject: TrainedSubject) -> Steps:
     return f"{len(subject.batches)} batches with {subject.examples} examples"
 
 
+@check("loss")
+def check_loss(subject: TrainedSubject) -> Steps:
+    """Look for a loss that is no better than that of outputs which do not depend on the inputs."""
+    loss, constant, guessing = standing(subject.measured.losses)
+    if not isfinite(loss):
+        raise NotAsked("there is no loss: give batches of (inputs, targets) and loss=")
+    words = f"the loss is {loss:.4g}"
+    words += f"; of the best constant outputs {constant:.4g}" if isfinite(constant) else ""
+    words += f"; of guessing (outputs of zero) {guessing:.4g}" if isfinite(guessing) else ""
+    bars = {"constant": constant, "guessing": guessing}
+    known = {name: bar for name, bar in bars.items() if isfinite(bar)}
+    subject.guesses = bool(known) and loss >= min(known.values())
+    if subject.guesses:
+        bar = "the best constant outputs" if "constant" in known else "outputs of zero"
+        evidence = {"loss": loss, **known, "examples": subject.examples}
+        yield finding("no_better_than_guessing", (), evidence, bar=bar, lowest=min(known.values()))
+    return words if known else f"{words}; what guessing has is not known"
+
+
+@check("independence")
+def check_independence(subject: TrainedSubject) -> Steps:
+    """Look for outputs that are the same for all inputs, and the first module whose results are."""
+    outputs = [batch.logits for batch in subject.measured.losses]
+    known = [one for one in outputs if one is not None and one.dim() and one.numel() and len(one) > 1]
+    if subject.examples < 2 or len(known) < len(outputs):
+        raise NotAsked("give two examples or more in each batch")
+    varied = [float(_variation(one)) for one in known]
+    given = [float(_variation(one)) for one in tensors(subject.batches[0][0]) if one.numel() and not one.is_complex()]
+    if max(varied) < _SAME < max(given, default=0.0):
+        same: dict[str, bool] = {}
+
+        def see(path: str, result: Any) -> None:
+            if isinstance(result, Tensor) and result.dim() > 1:
+                same.pop(path, None)
+                same[path] = float(_variation(result)) < _SAME
+
+        with running(subject.model, False), ExitStack() as stack:
+            for path, module in subject.model.named_modules():
+                if not any(module.children()):
+                    hook = partial(lambda path, _, __, result: see(path, result), path)
+                    stack.callback(module.register_forward_hook(hook).remove)
+            subject.run(subject.batches[0][0])
+        last = max((at for at, is_same in enumerate(same.values()) if not is_same), default=-1)
+        where = [*same][last + 1 : last + 2]
+        yield finding("trained_independent_outputs", where, {"variation": max(varied), "limit": _SAME})
+    return f"outputs vary by {max(varied):.2g} of their size over examples"
+
+
+def _variation(values: Tensor) -> Tensor:
+    """Return the largest difference from the first example by the largest magnitude."""
+    values = values.detach().double()
+    return (values - values[:1]).abs().max() / values.abs().max().clamp_min(1e-300)
+
+
 @check("running statistics")
 def check_fit(subject: TrainedSubject) -> Steps:
     """Compare running statistics with those of the data, where batch norms normalize by the batch as in training."""
@@ -86,7 +150,7 @@ def check_fit(subject: TrainedSubject) -> Steps:
     fresh = [path for path, fit in subject.fits.items() if not fit.mean.any() and bool((fit.variance == 1).all())]
     subject.unfit = min(fresh, key=subject.at, default=None)
     if fresh:
-        yield finding("fresh_statistics", fresh, {"norms": len(fresh)})
+        yield _tried(subject, finding("fresh_statistics", fresh, {"norms": len(fresh)}), subject.renewed_loss(fresh))
     if subject.examples < _EXAMPLES or all(size_of(inputs) < _IN_BATCH for inputs, _ in subject.batches):
         raise NotAsked(f"give {_EXAMPLES} examples or more, in batches of {_IN_BATCH} or more")
     nats = {path: float(fit.misfit().mean()) for path, fit in subject.fits.items() if path not in fresh}
@@ -101,19 +165,26 @@ def check_fit(subject: TrainedSubject) -> Steps:
 
 def _unfitting(subject: TrainedSubject, off: list[str], misfit: float) -> Finding:
     """Return the finding about the first norm in the order of execution that is off; the inputs may be the cause."""
-    fit = subject.fits[off[0]]
-    shift, ratio = fit.distance()
+    shift, ratio = subject.fits[off[0]].distance()
     evidence: FindingEvidence = {"nats": misfit, "limit": limits.MISFIT, "shift": shift, "variance_ratio": ratio}
     evidence = {**evidence, "examples": subject.examples, "norms": len(off)}
-    # The layer that reads the network's inputs and whose output alone the norm reads.
-    known = {} if subject.map is None else subject.map.by_path
-    path = known[off[0]].input if off[0] in known else None
-    before = known.get(path or "")
-    is_first = before is not None and before.input is None and subject.map and before.path in subject.map.stem
-    affine = fit.affine(subject.model.get_submodule(path)) if path and is_first else None
-    if affine is None:
-        return finding("unfitting_statistics", off, evidence)
-    return finding("other_preprocessing", off, {**evidence, "scale": affine[0], "offset": affine[1]})
+    change = undone(subject, off[0])
+    if change is None:
+        return _tried(subject, finding("unfitting_statistics", off, evidence), subject.renewed_loss(off))
+    order = ", with the channels in reverse order" if change.is_reversed else ""
+    evidence = {**evidence, "scale": change.scale, "offset": change.shift}
+    found = finding("other_preprocessing", off, evidence, order=order)
+    return _tried(subject, found, subject.mean_loss([change(inputs) for inputs, _ in subject.batches]))
+
+
+def _tried(subject: TrainedSubject, found: Finding, after: float) -> Finding:
+    """Return a finding whose cure says what became of the loss."""
+    before = mean_loss(subject.measured.losses)
+    if not isfinite(after):
+        return found
+    way = "with the inputs changed back" if found.kind == "other_preprocessing" else "with new statistics"
+    words = f"{way} the loss of these batches goes from {before:.3g} to {after:.3g}; {found.cure.words}"
+    return replace(found, cure=replace(found.cure, words=words, is_tried=True))
 
 
 @of_shares(
@@ -149,8 +220,22 @@ def check_units(subject: TrainedSubject) -> Iterator[Share]:
     """Look for units that never vary."""
     for units in subject.measured.meter.before_output():
         if subject.judges(units.layer):
-            evidence: FindingEvidence = {"activation": units.activation, "examples": subject.examples}
-            yield Share(units.layer, units.constant, len(units.low), evidence, "activation")
+            dead = units.constant
+            read = _read(subject.model, units.reader, dead)
+            evidence: FindingEvidence = {"activation": units.activation, "examples": subject.examples, "read": read}
+            yield Share(units.layer, int(dead.sum()), len(dead), evidence, "activation", judged=read)
+
+
+def _read(model: nn.Module, reader: str | None, units: Tensor) -> float:
+    """Return the share of the squared weights of a reader that it gives to some units; of units where it is unknown.
+
+    Units that died while a network was trained got no further weight, so that it lost nothing with them.
+    """
+    weight = dict(_rows(model)).get(reader or "")
+    if weight is None or weight.shape[1] % len(units):
+        return float(units.double().mean())
+    columns = weight.square().sum(0).reshape(len(units), -1).sum(1)
+    return float(columns[units].sum() / columns.sum().clamp_min(1e-30))
 
 
 @of_shares(
@@ -237,7 +322,11 @@ def check_outliers(subject: TrainedSubject) -> Steps:
         evidence: FindingEvidence = {"largest": seen.largest, "median": seen.median}
         evidence = {**evidence, "channel": seen.channel, "token": seen.position, "blocks": len(massive)}
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
-        yield finding("massive_activations", list(massive), evidence, at=at)
+        # Those of healthy language models are computed; a bias or a γ of this size, beside a bad loss, is not.
+        module = subject.model.get_submodule(next(iter(massive)))
+        held = (float(one.detach().abs().max()) for one in module.parameters() if one.dim() == 1)
+        is_advice = not subject.guesses or max(held, default=0.0) < seen.largest / 2
+        yield finding("massive_activations", list(massive), evidence, at=at, advice=is_advice)
     streams = {subject.place(name): seen.features for name, seen in sums.items() if seen.features.tokens}
     yield from [*_outliers(streams), *_outliers(norms)][:1]
     largest = max((seen.largest for seen in sums.values()), default=0.0)

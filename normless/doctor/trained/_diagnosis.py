@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import require_whole
-from normless.doctor._findings import LEADING, Check, Finding, causes_of, in_order
+from normless.doctor._findings import Check, Finding, in_order
 from normless.doctor._report import Diagnosis
 from normless.doctor.facts._batches import read_batches
-from normless.doctor.trained import _checks as checks, _removal as removal
+from normless.doctor.trained import _against as reference, _checks as checks, _removal as removal, _weights as weights
 from normless.doctor.trained._limits import QUANTITIES
 from normless.doctor.trained._subject import TrainedSubject
 from normless.errors import InputsError, NormlessError
@@ -56,6 +57,11 @@ class Health(Diagnosis):
     def _ranked(self) -> list[Finding]:
         return in_order((found for check in self.checks for found in check.findings), self.order)
 
+    def _short(self) -> tuple[str, list[tuple[str, str]]]:
+        head, rows = super()._short()
+        stands = [("loss", check.summary) for check in self.checks if check.name == "loss" and not check.findings]
+        return head, [*rows[:-1], *stands, rows[-1]]
+
     @property
     def _unseen(self) -> str:
         return "other data, how it was trained"
@@ -75,36 +81,43 @@ class Health(Diagnosis):
 
 
 _CHECKS = (
-    *(checks.check_values, checks.check_outputs, checks.check_fit, checks.check_gamma, checks.check_units),
+    *(checks.check_values, checks.check_outputs, checks.check_loss, checks.check_fit, checks.check_gamma),
+    *(checks.check_units, weights.check_parameters, checks.check_independence),
     *(checks.check_flat, checks.check_divisors, checks.check_attention, checks.check_outliers, checks.check_equal),
 )
 _REMOVALS = (removal.check_parts, removal.check_cost)
+_LAST = (reference.check_reference,)
 
 
 @exclusive
+@with_call
 def check_health(
     model: nn.Module,
     batches: Any,
     *,
     loss: Loss = F.cross_entropy,
+    call: Call | None = None,
     residual_map: ResidualMap | None = None,
     most_batches: int = 16,
     remove: bool = True,
+    against: nn.Module | None = None,
 ) -> Health:
     """Find what is wrong with a trained network, by layer, on calibration batches in evaluation mode.
 
     `diagnose` says why a network does not train; this says whether what training left computes as it should.
 
-    Looked for are weights and results that are not finite; running statistics that are fresh, or do not fit the data,
-    also because of other preprocessing; channels with γ at zero; units that never vary; activations and attentions
-    that are saturated; norms whose variance is comparable with ε; equal units; and residual branches and layers that
+    Looked for are weights and results that are not finite; a loss no better than that of constant outputs; running
+    statistics that are fresh, or do not fit the data, also because of other preprocessing; channels with γ at zero;
+    units that never vary; activations and attentions that are saturated; norms whose variance is comparable with ε;
+    equal units; and residual branches and layers that
     do nothing. Massive activations (Sun et al. 2024), outlier features (Dettmers et al. 2022) and small shares of the
     other faults are advice. The table by layer has all numbers, also the cost of a constant in place of each divisor
     of layer, RMS and group norms. `normless.doctor.trained._limits` states the limits,
     docs/trained.md where they come from.
 
     It makes one forward pass on each batch, a second one if the network has batch norms, and on the first batch one
-    for each residual block, weight layer, and layer, RMS or group norm. The network, its buffers, its modes and all
+    for each residual block, weight layer, and layer, RMS or group norm, on a few examples of it if these passes take
+    much work. The network, its buffers, its modes and all
     random states are restored.
 
     Args:
@@ -112,9 +125,12 @@ def check_health(
             that the network was trained on, preprocessed in the same way. A tensor, a tuple or a dictionary is a
             single batch.
         loss: as in `diagnose`; a loss that does not take the outputs is not measured.
+        call: as in `residual_map`.
         residual_map: the network's map; computed if None. Without one, nothing is left out.
         most_batches: the largest number of batches that are read.
         remove: whether branches, layers and divisors are left out one at a time.
+        against: a network that is right, such as one before a conversion or of an earlier version: each layer is
+            compared with its own of the same name, on the first batch.
 
     Raises:
         InputsError: there is no batch, or the network does not run on it.
@@ -125,7 +141,7 @@ def check_health(
         raise InputsError(f"Expected a trained network, got lazy parameters ({lazy[0]}), which have no values.")
     if most_batches < 1:
         raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
-    subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map)
+    subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map, against=against)
     with untouched(model, subject.batches, values=False):
         return _examined(subject, remove=remove)
 
@@ -135,7 +151,7 @@ def _examined(subject: TrainedSubject, *, remove: bool) -> Health:
     if subject.map is None:
         _find_map(subject)
     made: list[Check] = []
-    for each in (*_CHECKS, *(_REMOVALS if remove else ())):
+    for each in (*_CHECKS, *(_REMOVALS if remove else ()), *_LAST):
         made.append(each(subject))
         if made[-1].blocks:
             why = f"repair the {made[-1].name} first: nothing else can be judged before"
@@ -144,7 +160,7 @@ def _examined(subject: TrainedSubject, *, remove: bool) -> Health:
     missed = tuple(subject.measured.sums.missed) if "measured" in vars(subject) else ()
     places = {place for each in made for found in each.findings for place in found.where}
     order = {place: subject.at(place) for place in places}
-    return Health(_led(made, order), missed, table=_table(subject), passes=subject.passes, order=order)
+    return Health(tuple(made), missed, table=_table(subject), passes=subject.passes, order=order)
 
 
 def _find_map(subject: TrainedSubject) -> None:
@@ -155,18 +171,6 @@ def _find_map(subject: TrainedSubject) -> None:
             subject.map = find_residual_map(subject.model, *positional, **named)
     except NormlessError as error:
         subject.unmapped = str(error)
-
-
-def _led(made: list[Check], order: dict[str, int]) -> tuple[Check, ...]:
-    """Return the checks; advice of some kinds is a finding if another finding follows from it."""
-    every = [found for each in made for found in each.findings]
-    causes = [cause for own in every if not own.advice for cause in causes_of(own, every, order)]
-    leading = {id(cause) for cause in causes if cause.kind in LEADING}
-
-    def led(found: Finding) -> Finding:
-        return replace(found, advice=found.advice and id(found) not in leading)
-
-    return tuple(replace(each, findings=tuple(map(led, each.findings))) for each in made)
 
 
 def _table(subject: TrainedSubject) -> pd.DataFrame:

@@ -6,14 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from normless.doctor.trained._limits import MISFIT
+from torch import Tensor
 
 # Differences below so many standard errors are sampling, and one channel counts at most so many nats.
 _ERRORS, _MOST = 3.0, 2.0
-# The share of the misfit that an affine map of the inputs may leave.
-_LEFT = 0.25
 
 
 @dataclass
@@ -77,28 +73,3 @@ class Fit:
         m, v, _, _ = self.data()
         shift = (m - self.mean).abs() / (v + self.eps).sqrt()
         return float(shift.median()), float(((v + self.eps) / (self.variance + self.eps)).median())
-
-    def affine(self, layer: nn.Module) -> tuple[float, float] | None:
-        """Return a and the mean of b if an affine map x ↦ a·x + b of the inputs explains the misfit, or None.
-
-        A layer with weights W, sums S of W over positions, and bias w makes means a(μ − w) + w + Σᵢ Sᵢ bᵢ and
-        variances a²σ² of such inputs; b for each input channel is fitted by least squares.
-        """
-        weight = getattr(layer, "weight", None)
-        if not isinstance(weight, Tensor) or weight.dim() < 2 or getattr(layer, "groups", 1) != 1:
-            return None
-        m, v, _, _ = self.data()
-        bias = getattr(layer, "bias", None)
-        offset = torch.zeros_like(m) if bias is None else bias.detach().double()
-        sums = weight.detach().double().flatten(2).sum(2) if weight.dim() > 2 else weight.detach().double()
-        if sums.shape[0] != len(m) or sums.shape[1] + 1 > len(m) // 2:
-            return None
-        ratio = ((v + self.eps) / (self.variance + self.eps)).median()
-        scale = float(ratio.sqrt())
-        rows = 1 / (v + self.eps).sqrt()
-        target = m - offset - scale * (self.mean - offset)
-        shift = torch.linalg.lstsq(sums * rows[:, None], (target * rows)[:, None]).solution[:, 0]
-        mean = scale * (self.mean - offset) + offset + sums @ shift
-        left = float(self.misfit(mean, ratio * self.variance).mean())
-        explained = left <= max(_LEFT * float(self.misfit().mean()), MISFIT / 5)
-        return (scale, float(shift.mean())) if explained else None

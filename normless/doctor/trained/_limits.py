@@ -36,6 +36,9 @@ MISFIT = 0.05
 NEAR_EPSILON, ABOUT = 0.2, 0.81 / 0.19
 # The change of the output, relative to its deviation over examples, below which a branch does nothing, or could go.
 IDLE, REMOVABLE = 1e-3, 0.02
+# The floating-point operations that the passes without one part at a time may take, by which the first batch is cut,
+# and the fewest examples that are left of it.
+WORK, FEWEST = 3e11, 2
 # A massive activation (Sun et al. 2024, section 2): magnitude, and its ratio to the median, "around 1,000" or more.
 MASSIVE, OVER_MEDIAN = 100.0, 300.0
 # An outlier feature (Dettmers et al. 2022, section 3): magnitude, share of layers, share of tokens. The scale of a
@@ -57,5 +60,7 @@ QUANTITIES: dict[str, HealthQuantity] = {
     "over_median": HealthQuantity("largest magnitude / median", OVER_MEDIAN, log=True),
     "spread": HealthQuantity("coefficient of variation of the divisor"),
     "cost": HealthQuantity("change of the output with a constant divisor", log=True),
+    "own_apart": HealthQuantity("difference from the reference's layer on the same inputs", IDLE, log=True),
+    "apart": HealthQuantity("difference from what the reference's layer returns", log=True),
     "cost_loss": HealthQuantity("loss with a constant divisor, minus loss"),
 }

@@ -63,6 +63,7 @@ class Units:
         squares: the sum of squares of all values.
         values, flat: the number of values, and of those where the slope is tiny.
         gates: whether its values are factors of others.
+        reader: the qualified name of a weight layer that reads the units, or None.
     """
 
     layer: str
@@ -74,6 +75,7 @@ class Units:
     values: int = 0
     flat: int = 0
     gates: bool = False
+    reader: str | None = None
 
     def see(self, rows: Tensor, is_flat: Callable[[Tensor], Tensor] | None) -> None:
         """Add values (C, …)."""
@@ -83,9 +85,9 @@ class Units:
         self.flat += int(is_flat(rows).sum()) if is_flat else 0
 
     @property
-    def constant(self) -> int:
-        """The number of units that do not vary over all data."""
-        return int(((self.high - self.low) <= _CONSTANT * sqrt(self.squares / max(self.values, 1))).sum())
+    def constant(self) -> Tensor:
+        """The units that do not vary over all data."""
+        return (self.high - self.low) <= _CONSTANT * sqrt(self.squares / max(self.values, 1))
 
 
 class Meter(Tracer):
@@ -97,6 +99,7 @@ class Meter(Tracer):
         units: by place, name and number in the pass.
         wrong: the module and line of the first result that is not finite, or None.
         last_weight: the order of the last weight layer.
+        called: the paths of the modules that ran.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Meter(Tracer):
         self.attentions: dict[str, tuple[int, int]] = {}
         self.wrong: tuple[str, CodeLine | None] | None = None
         self.last_weight = 0
+        self.called: set[str] = set()
 
     @contextmanager
     def measuring(self, model: nn.Module, inputs: Any) -> Iterator[None]:
@@ -139,9 +143,10 @@ class Meter(Tracer):
             known = [self._origins.get(tensor) for tensor in seen.read if tensor.dim() == y.dim()]  # type: ignore[no-untyped-call]
             if origins := [origin for origin in known if origin is not None]:
                 self._origins[y] = max(origins, key=lambda origin: origin.order)
-        for source in call.sources() if call.name in _PRODUCTS else ():
+        for source in call.sources() if call.name in _PRODUCTS or kind == "weight" else ():
             if (units := self._made_by.get(source.origin())) is not None:
-                units.gates = True
+                units.gates |= kind != "weight"
+                units.reader = call.path if kind == "weight" else units.reader
         self._attend(seen)
         if kind == "activation" and self.activations.isdisjoint(run.path for run in self.stack):
             self._measure(call.path, call.name.rstrip("_"), y)
@@ -164,6 +169,7 @@ class Meter(Tracer):
 
     def on_leave(self, run: ModuleRun, output: Any) -> None:
         """Measure the output of an activation's module, and note the layer of the output of a layer's."""
+        self.called.add(run.path)
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return
         with self.paused(), torch.no_grad():

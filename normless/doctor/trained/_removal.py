@@ -133,9 +133,12 @@ def _averaged(layer: nn.Module) -> Iterator[list[float]]:
         x = inputs[0] if inputs else None
         if is_transformed() or not isinstance(y, Tensor) or y.dim() < 2 or not isinstance(x, Tensor):
             return None
+        axis = channel_of(module, y) % y.dim()
+        # The mean of a single row, such as an expert's of one token, is the row.
+        if y.numel() == y.shape[axis]:
+            return None
         is_like = x.shape == y.shape and x.dtype == y.dtype
         apart.append(float((y - x).norm() / x.norm().clamp_min(1e-30)) if is_like else inf)
-        axis = channel_of(module, y) % y.dim()
         return y.mean([other for other in range(y.dim()) if other != axis], keepdim=True).expand_as(y).clone()
 
     with layer.register_forward_hook(hook):

@@ -15,7 +15,10 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class Share:
-    """The share of a layer's units, channels, values or rows that have a property; some are advice from `_FEW` on."""
+    """The share of a layer's units, channels, values or rows that have a property; some are advice from `_FEW` on.
+
+    `judged` is what is compared with the limit, if it is not the share.
+    """
 
     layer: str
     count: float
@@ -23,11 +26,16 @@ class Share:
     evidence: FindingEvidence = field(default_factory=dict)
     kind: str = "norm"
     few: bool = True
+    judged: float | None = None
 
     @property
     def share(self) -> float:
         """The share; 0 of nothing."""
         return self.count / max(self.of, 1)
+
+    def is_found(self, limit: float) -> bool:
+        """Whether it is a finding."""
+        return (self.share if self.judged is None else self.judged) >= limit
 
 
 def of_shares(
@@ -48,8 +56,8 @@ def of_shares(
             order = sorted(shares.values(), key=lambda share: -share.share)
             for share in shares.values():
                 subject.note(share.layer, share.kind, **{column: share.share})
-            found = [share for share in order if share.share >= limit]
-            few = [share for share in order if share.share < limit and share.few and share.count >= _FEW]
+            found = [share for share in order if share.is_found(limit)]
+            few = [share for share in order if not share.is_found(limit) and share.few and share.count >= _FEW]
             for layers in filter(None, (found, few)):
                 worst = layers[0]
                 evidence = {"share": worst.share, "limit": limit, "count": worst.count, "of": worst.of}

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import nan
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
 
 from normless._internal.arguments import arguments_of
 from normless.affine._removal_edit import FreezableNorms
 from normless.doctor.facts._batches import Batches, mixed, size_of
 from normless.doctor.facts._tracer import tensors
+from normless.doctor.trained import _limits as limits
 from normless.doctor.trained._fit import Fit
+from normless.doctor.trained._loss import BatchLoss, mean_loss
 from normless.doctor.trained._meter import Meter
 from normless.doctor.trained._streams import Divisors, SumWatcher
 from normless.edits import Surgery
-from normless.errors import InputsError, NormlessError
+from normless.errors import NormlessError
 from normless.nn._freezable import Tokens
 from normless.probes import Loss, Setting
-from normless.probes.hooks._losses import loss_of, own_loss
 from normless.probes.hooks._observe import compute_output
 from normless.probes.hooks._watcher import attach_hooks, logits_of
 from normless.residual import ResidualMap
@@ -42,6 +45,7 @@ class MeasuredPasses(NamedTuple):
     meter: Meter
     sums: SumWatcher
     divisors: Mapping[str, Divisors]
+    losses: list[BatchLoss]
 
 
 @dataclass
@@ -55,6 +59,9 @@ class TrainedSubject:
         rows: the numbers of each layer or block by name, for the table.
         passes: the number of forward passes so far.
         unfit: the first norm whose running statistics do not fit the data, or None.
+        against: a network that is right, or None.
+        guesses: whether the loss is no better than that of constant outputs.
+        first: what the passes without a part run: the first batch, or a few of its examples if it takes much work.
     """
 
     model: nn.Module
@@ -65,6 +72,12 @@ class TrainedSubject:
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     passes: int = 0
     unfit: str | None = None
+    against: nn.Module | None = None
+    guesses: bool = False
+    first: tuple[Any, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.batches[0]
 
     def note(self, layer: str, kind: str, **numbers: float) -> None:
         """Add numbers to the row of a layer or block."""
@@ -99,6 +112,10 @@ class TrainedSubject:
         """Whether evaluation computes what was trained up to a layer: no statistics before it are wrong."""
         return self.unfit is None or self.at(layer) < self.at(self.unfit)
 
+    def runs(self, path: str) -> bool:
+        """Whether a module, or the one that holds it and may read its parameters, ran."""
+        return not {path, path.rpartition(".")[0]}.isdisjoint(self.measured.meter.called)
+
     def place(self, block: str) -> str:
         """Return the module that names a block in findings: its own, or the last weight layer of its branch."""
         found = next((one for one in self.map.walk() if one.name == block), None) if self.map else None
@@ -122,17 +139,22 @@ class TrainedSubject:
         layers = {path: modules[path] for path, kind in kinds.items() if kind in ("weight", "norm")}
         divisors, _, tokens = self.freezables
         meter = Meter(activations, layers, divisors)
-        sums = SumWatcher(meter.paused)
+        sums, losses = SumWatcher(meter.paused), list[BatchLoss]()
         with running(self.model, False), self.model.register_forward_pre_hook(tokens.enter, with_kwargs=True):
-            for inputs, _ in self.batches:
+            for inputs, targets in self.batches:
                 observed = attach_hooks(Setting(self.model, self.map), [sums]) if self.map else nullcontext()
                 with meter.measuring(self.model, inputs), observed:
-                    self.run(inputs)
-        return MeasuredPasses(meter, sums, divisors)
+                    output = self.run(inputs)
+                losses.append(BatchLoss(self.loss, output, inputs, targets))
+        return MeasuredPasses(meter, sums, divisors, losses)
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
         """What norms with running statistics read where batch norms normalize by the batch, in execution order."""
+        return self.fits_of([inputs for inputs, _ in self.batches])
+
+    def fits_of(self, given: list[Any]) -> dict[str, Fit]:
+        """Return the fits on other inputs."""
         norms = {path: norm for path, norm in self.norms.items() if isinstance(norm.running_mean, Tensor)}
         stored = {path: Fit.of(norm) for path, norm in norms.items()}
         found: dict[str, Fit] = {}
@@ -142,15 +164,54 @@ class TrainedSubject:
             if isinstance(x, Tensor) and x.dim() > 1:
                 found.setdefault(path, stored[path]).see(x)
 
-        with running(self.model, False), ExitStack() as stack:
+        with running(self.model, False), self.normalizing_by_batch() as is_any, ExitStack() as stack:
             for path, norm in norms.items():
-                # Frozen norms keep their statistics.
-                norm.training = isinstance(norm, _BatchNorm)
                 stack.callback(norm.register_forward_pre_hook(partial(see, path)).remove)
-            for inputs in mixed(inputs for inputs, _ in self.batches):
-                if size_of(inputs) > 1 or not any(norm.training for norm in norms.values()):
+            for inputs in mixed(given):
+                if size_of(inputs) > 1 or not is_any:
                     self.run(inputs)
         return found
+
+    @contextmanager
+    def normalizing_by_batch(self, only: Collection[str] | None = None) -> Iterator[bool]:
+        """Let batch norms normalize by the batch, not frozen norms, and say whether there are any."""
+        norms = [norm for path, norm in self.norms.items() if only is None or path in only]
+        batch_norms = [norm for norm in norms if isinstance(norm, _BatchNorm)]
+        before = [norm.training for norm in batch_norms]
+        for norm in batch_norms:
+            norm.training = True
+        try:
+            yield bool(batch_norms)
+        finally:
+            for norm, training in zip(batch_norms, before, strict=True):
+                norm.training = training
+
+    def mean_loss(self, given: list[Any]) -> float:
+        """Return the loss in evaluation of other inputs in place of those of the batches."""
+        with running(self.model, False):
+            made = [replace(one, output=self.run(x)) for one, x in zip(self.measured.losses, given, strict=True)]
+        return mean_loss(made)
+
+    def renewed_loss(self, paths: Collection[str]) -> float:
+        """Return the loss in evaluation with new running statistics, those of the batches, in some norms."""
+        norms = [norm for path in paths if isinstance(norm := self.norms[path], _BatchNorm)]
+        momenta = [norm.momentum for norm in norms]
+        given = [inputs for inputs, _ in self.batches]
+        with running(self.model, False):
+            try:
+                for norm in norms:
+                    norm.reset_running_stats()
+                    norm.momentum = None
+                with self.normalizing_by_batch(paths):
+                    for inputs in mixed(given):
+                        # The buffers that this pass writes stay until the end.
+                        self.passes += 1
+                        compute_output(self.model, inputs)
+                made = [replace(one, output=self.run(x)) for one, x in zip(self.measured.losses, given, strict=True)]
+            finally:
+                for norm, momentum in zip(norms, momenta, strict=True):
+                    norm.momentum = momentum
+        return mean_loss(made) if norms else nan
 
     @cached_property
     def freezables(self) -> tuple[dict[str, Divisors], dict[str, str], Tokens]:
@@ -171,24 +232,28 @@ class TrainedSubject:
 
     @cached_property
     def reference(self) -> tuple[list[Tensor], float]:
-        """The outputs and the loss (NaN without one) on the first batch."""
-        return self.outcome()
+        """The outputs and the loss (NaN without one) on the first batch, or on a few examples of it."""
+        with FlopCounterMode(display=False) as counter:
+            found = self.outcome()
+        parts = sum(bool(module._parameters) for module in self.model.modules())
+        share = limits.WORK / max(counter.get_total_flops() * parts, 1)
+        few = max(limits.FEWEST, int(share * size_of(self.first[0])))
+        lengths = {len(tensor) if tensor.dim() else 0 for tensor in tensors(self.first)}
+        if share < 1 and len(lengths) == 1 and min(lengths) > few:
+            self.first = tree_map(lambda one: one[:few] if isinstance(one, Tensor) else one, self.first)
+            found = self.outcome()
+        return found
 
     def outcome(self) -> tuple[list[Tensor], float]:
         """Run the first batch; return its outputs in float64, without those of inner layers, and the loss."""
-        inputs, targets = self.batches[0]
+        inputs, targets = self.first
         output = self.run(inputs)
         shown = output
         if isinstance(output, Mapping):
             shown = {name: value for name, value in output.items() if name not in _INNER}
         found = tensors(shown) or tensors(logits_of(output))
-        return [one.double() for one in found if one.is_floating_point()], self._loss_of(output, inputs, targets)
-
-    def _loss_of(self, output: Any, inputs: Any, targets: Any) -> float:
-        # A batch of inputs alone has a loss only if the network computes it.
-        with suppress(InputsError, ValueError):
-            return float(loss_of(own_loss if targets is None else self.loss, output, inputs, targets))
-        return nan
+        loss = BatchLoss(self.loss, output, inputs, targets).value()
+        return [one.double() for one in found if one.is_floating_point()], loss
 
     def change(self) -> tuple[float, float]:
         """Run the first batch; return the change of output, relative to its deviation over examples, and of loss.
@@ -197,10 +262,15 @@ class TrainedSubject:
         """
         before, loss = self.reference
         after, loss_after = self.outcome()
-        if [one.shape for one in before] != [one.shape for one in after]:
-            return nan, loss_after - loss
-        changes = []
-        for old, new in zip(before, after, strict=True):
-            about = old - old.mean(0) if old.dim() and len(old) > 1 else old
-            changes.append(float((new - old).norm() / about.norm().clamp_min(1e-300)))
-        return max(changes, default=nan), loss_after - loss
+        return apart(before, after), loss_after - loss
+
+
+def apart(before: list[Tensor], after: list[Tensor]) -> float:
+    """Return the largest change of outputs by their deviation over examples; NaN if they have other shapes."""
+    if [one.shape for one in before] != [one.shape for one in after]:
+        return nan
+    changes = []
+    for old, new in zip(before, after, strict=True):
+        about = old - old.mean(0) if old.dim() and len(old) > 1 else old
+        changes.append(float((new - old).norm() / about.norm().clamp_min(1e-300)))
+    return max(changes, default=nan)

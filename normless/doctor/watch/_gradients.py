@@ -41,6 +41,8 @@ class BackwardPasses:
         lost: how often these were gradients of a loss that was given.
         count: the number of backward passes.
         followed: the parameters by name.
+        noticed: is called at the first gradient of each pass, if the network's own passes are not seen.
+        sees_forward: whether a forward pass was seen.
         is_divided: whether a loss that was given before its pass was divided, before or after it was given.
         scale: the factor with which the pass of a loss began; 1 if it is not known.
         is_running: whether a pass is running, as in steps that hooks on gradients make.
@@ -56,6 +58,9 @@ class BackwardPasses:
     is_divided: bool = False
     scale: float = 1.0
     is_running: bool = False
+    noticed: Callable[[], object] = lambda: None
+    sees_forward: bool = False
+    _arrivals: list[Any] = field(default_factory=list)
     _is_given: bool = False
     _was_given: bool = False
 
@@ -64,13 +69,26 @@ class BackwardPasses:
         names, size = [*parameters], -(-len(parameters) // FOLLOWED) or 1
         parts = (names[start : start + size] for start in range(0, len(names), size))
         chosen = [min(part, key=lambda name: parameters[name].numel()) for part in parts]
-        self.followed = {name: parameters[name] for name in chosen}
+        before, self.followed = self.followed, {name: parameters[name] for name in chosen}
+        if not self.sees_forward and [*map(id, before.values())] != [*map(id, self.followed.values())]:
+            # A hook lasts as long as the node, in which a parameter's gradient arrives.
+            with torch.enable_grad():
+                ends = [known.expand_as(known).grad_fn for known in self.followed.values()]
+            nodes: list[Any] = [end.next_functions[0][0] for end in ends if end is not None]
+            self._forget_arrivals()
+            self._arrivals = [(node, node.register_prehook(_weakly(self._arrive))) for node in nodes]
 
     def expect(self, output: Any) -> None:
         """Prepare for the backward pass of an output."""
-        self.is_running = False
+        self.is_running, self.sees_forward = False, True
+        self._forget_arrivals()
         for node in {tensor.grad_fn for tensor in tensors(output)} - {None}:
             node.register_prehook(_weakly(self._begin))  # type: ignore[union-attr]
+
+    def _forget_arrivals(self) -> None:
+        for _, handle in self._arrivals:
+            handle.remove()
+        self._arrivals.clear()
 
     def weigh(self, loss: Any) -> None:
         """Prepare to see whether the pass of a loss begins with a factor."""
@@ -119,6 +137,12 @@ class BackwardPasses:
             if name in now:
                 self.read[name] = now[name]
         self.discarded = self.lost = 0
+
+    def _arrive(self, _: Any) -> None:
+        """Begin at the first gradient of a pass, whose forward pass was not seen."""
+        if not self.is_running and not self.sees_forward:
+            self._begin(_)
+            self.noticed()
 
     def _begin(self, _: Any) -> None:
         """Look at the gradients before a pass adds to them; called once for each output of the pass."""

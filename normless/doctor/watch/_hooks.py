@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from normless._internal.calling import methods_of
 from normless.exclusive import exclusive
 
 
@@ -31,6 +32,35 @@ class Called:
     def __reduce__(self) -> tuple[Any, ...]:
         # A function of the standard library that takes any arguments, so that pickles load without this package.
         return getattr, (nullcontext(), "__exit__")
+
+
+class CalledMethod:
+    """Stands for a method of a network, and calls hooks with its arguments and its result."""
+
+    def __init__(self, model: nn.Module, name: str, begins: Called, ends: Called) -> None:
+        method = getattr(type(model), name, None) if isinstance(name, str) else None
+        if not callable(method):
+            raise ValueError(
+                f"Expected call= to be the name of a method of {type(model).__name__}{methods_of(model)}, which the "
+                f"loop calls, got {name!r}."
+            )
+        self.model, self.name, self.method, self.begins, self.ends = model, name, method, begins, ends
+        vars(model)[name] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        self.begins(self.model, args, kwargs)
+        result = self.method(self.model, *args, **kwargs)
+        self.ends(self.model, args, result)
+        return result
+
+    def remove(self) -> None:
+        """Give the network its method back."""
+        vars(self.model).pop(self.name, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The method of the copied network.
+        return getattr, (self.model, self.name)
 
 
 def after_first_run(closure: Callable[[], Any], look: Callable[[Any], object]) -> Callable[[], Any]:

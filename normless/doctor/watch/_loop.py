@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from normless.doctor._findings import FindingEvidence
-from normless.doctor.facts._held import trained_parameters
+from normless.doctor.facts._held import DECAY, decay_per_step, trained_parameters
 from normless.doctor.rules._modes import is_frozen
 from normless.doctor.watch._gradients import BackwardPasses, Clipping
 from normless.doctor.watch._setbacks import Setbacks
@@ -95,6 +95,7 @@ class Loop:
     _rates: dict[str, ObservedRate] = field(default_factory=lambda: defaultdict(ObservedRate))
     _setbacks: Setbacks = field(default_factory=Setbacks)
     _with_state: set[str] = field(default_factory=set)
+    _reached: set[str] = field(default_factory=set)
     _judged: int = 0
     _entered: int = 0
     _has_stepped: bool = False
@@ -105,6 +106,7 @@ class Loop:
         """Choose the parameters to follow; parts of sharded ones cannot be compared."""
         own = {} if is_sharded else trained_parameters(model)
         own = {name: known for name, known in own.items() if not is_lazy(known) and not known.is_meta}
+        self.passes.noticed = lambda: self._judge_stepped(self.passes.discarded)
         self.passes.follow(own)
         self._setbacks.follow(own, is_first=not self._has_stepped)
         self._has_trained |= model.training
@@ -168,7 +170,9 @@ class Loop:
     def before_update(self, held: Mapping[str, Tensor], norms: Mapping[str, float], loss: float | None) -> None:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
         passes, followed, training = self.passes, self._followed(held), self.training
-        training.in_a_row("kept_gradients", passes.kept(followed))
+        training.in_a_row("kept_gradients", passes.kept(followed), among=followed)
+        if not passes.sees_forward:
+            self._reached |= {name for name, own in held.items() if own.grad is not None}
         # Every pass but the last; a pass that looks for adversarial inputs is not one of a loss that was given.
         is_lost = passes.lost >= LOST and passes.lost + 1 == self._entered
         training.in_a_row("lost_passes", is_lost, {"passes": passes.lost + 1})
@@ -179,7 +183,11 @@ class Loop:
             return
         is_flat = not any(norms.get(name, 0.0) for name in held)
         has_arrived = is_flat and any(bool(largest) for name, largest in passes.ended.items() if name in held)
-        training.in_a_row("cleared_gradients", has_arrived)
+        # Zeroing leaves no negative zeros.
+        gradients = [held[name].grad for name in followed] if has_arrived else []
+        is_product = any(bool(one.signbit().any()) for one in gradients if one is not None)
+        training.in_a_row("cleared_gradients", has_arrived and not is_product)
+        training.in_a_row("overflowing_norm", has_arrived and is_product)
         is_zero = is_flat and bool(norms) and not has_arrived and bool(loss)
         training.in_a_row("zero_gradients", is_zero, {"loss": loss or 0.0})
 
@@ -221,6 +229,12 @@ class Loop:
             if (fault := self._rates[own[0]].judge(float(rate), before_warm_up, loss)) is not None:
                 self.training.report(fault[0], {**fault[1], "parameters": len(own)}, own[:1])
 
+    def judge_decay(self, optimizer: Optimizer) -> None:
+        """Report weight decay that is no regularization, after a measured step."""
+        per_step = decay_per_step(optimizer)
+        decay = max(float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups)
+        self.training.in_a_row("excessive_decay", per_step > DECAY, {"per_step": per_step, "decay": decay})
+
     def _judge_held(self, model: nn.Module, held: Mapping[str, Tensor]) -> None:
         """Report parameters with gradients that no optimizer holds and nothing else has changed."""
         self._ever_held |= {*map(id, held.values())}
@@ -233,6 +247,10 @@ class Loop:
             if id(own) not in self._ever_held and own.grad is not None
         }
         self.training.report("held_by_none", {}, [n for n, now in self._left.items() if before.get(n) == now])
+        # Of a network whose passes are seen, `diagnose` names the modules that no pass calls.
+        if self.training.step >= 2 * LEFT and not self.passes.sees_forward:
+            idle = [name for name, own in held.items() if own.requires_grad and name not in self._reached]
+            self.training.report("without_gradient", {"held": len(held)}, idle)
 
     def _followed(self, held: Mapping[str, Tensor]) -> list[str]:
         return [name for name in self.passes.followed if name in held]

@@ -27,9 +27,9 @@ IN_A_ROW = {
     **dict.fromkeys(("zero_gradients", "left_in_evaluation"), 10),
     "stale_steps": 3,
     "sorted_data": 20,
-    "clipped_late": 5,
+    **dict.fromkeys(("clipped_late", "overflowing_norm"), 5),
     "closed_multipliers": 5,
-    **dict.fromkeys(("rounded_updates", "large_updates", "small_updates"), 3),
+    **dict.fromkeys(("rounded_updates", "large_updates", "small_updates", "excessive_decay"), 3),
 }
 # A series is judged from FEW numbers on, and compared with its last WINDOW numbers.
 FEW, WINDOW = 10, 100
@@ -72,7 +72,7 @@ class WatchedTraining:
     findings: list[Finding] = field(default_factory=list)
     updates: Numbers = field(default_factory=dict)
     _said: set[tuple[str, str]] = field(default_factory=set)
-    _runs: dict[tuple[str, str], int] = field(default_factory=dict)
+    _runs: dict[str, dict[str, int]] = field(default_factory=dict)
     _values: dict[str, deque[float]] = field(default_factory=dict)
     _first: float = 0.0
     _start: float = 0.0
@@ -210,17 +210,28 @@ class WatchedTraining:
         self._add(kind, where, {**evidence, "places": len(where)}, more=more, **words)
 
     def in_a_row(
-        self, kind: str, where: bool | Sequence[str], evidence: FindingEvidence | None = None, **words: Any
+        self,
+        kind: str,
+        where: bool | Sequence[str],
+        evidence: FindingEvidence | None = None,
+        among: Sequence[str] | None = None,
+        **words: Any,
     ) -> int:
         """Report the places where a fault has held as often in a row as `IN_A_ROW` says; True is the whole network.
+
+        Only places `among` those given are judged, if they are: those of one of several optimizers.
 
         Returns how often it has held at the place where it has held most often.
         """
         places = ([""] if where else []) if isinstance(where, bool) else where
-        runs = {(kind, place): self._runs.get((kind, place), 0) + 1 for place in places}
-        self._runs = {known: times for known, times in self._runs.items() if known[0] != kind} | runs
+        before = self._runs.get(kind, {})
+        if not (places or before):
+            return 0
+        runs = {place: before.get(place, 0) + 1 for place in places}
+        others = {} if among is None else {place: n for place, n in before.items() if place not in among}
+        self._runs[kind] = others | runs
         most = max(runs.values(), default=0)
-        if held := [place for _, place in runs if runs[kind, place] >= IN_A_ROW[kind]]:
+        if held := [place for place, times in runs.items() if times >= IN_A_ROW[kind]]:
             self.report(kind, {**(evidence or {}), "steps": most}, held, **words)
         return most
 

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import inside_wrappers, require_network
+from normless._internal.calling import in_place_of_forward
 from normless.doctor._findings import Finding
 from normless.doctor.facts._held import held, held_by, trained_parameters
 from normless.doctor.facts._replay import Outputs, Replay, as_floats, gradient_norms
 from normless.doctor.facts._shards import Shards, local
-from normless.doctor.watch._broken_step import BrokenStep, NonfiniteOrigin, Repeats
-from normless.doctor.watch._hooks import OF_STEPS, Called, after_first_run, enter_tables
+from normless.doctor.watch._broken_step import BrokenStep, Found, NonfiniteOrigin, Repeats
+from normless.doctor.watch._hooks import OF_STEPS, Called, CalledMethod, after_first_run, enter_tables
 from normless.doctor.watch._loop import Loop
 from normless.doctor.watch._measured import Record, StepState
 from normless.doctor.watch._training import WatchedTraining
@@ -44,7 +45,7 @@ class Watch:
     def __repr__(self) -> str:
         return f"Watch({type(self._model()).__name__}, step {self.step}, {len(self.findings)} findings)"
 
-    def __init__(self, model: nn.Module, interval: int = 20) -> None:
+    def __init__(self, model: nn.Module, interval: int = 20, call: str | None = None) -> None:
         self._is_measured = every(interval)
         inner = inside_wrappers(model)
         if not trained_parameters(inner):
@@ -64,9 +65,12 @@ class Watch:
         self._start_step()
         enter_tables()
         OF_STEPS[id(self)] = self
-        ends = Called(lambda _, output: self._loop.passes.expect(output))
-        begins = model.register_forward_pre_hook(Called(self._enter), with_kwargs=True)
-        self._handles = (begins, model.register_forward_hook(ends))
+        self._call = call
+        begins, ends = Called(self._enter), Called(lambda _, output: self._loop.passes.expect(output))
+        if call is not None:
+            self._handles: tuple[Any, ...] = (CalledMethod(inner, call, begins, ends),)
+            return
+        self._handles = (model.register_forward_pre_hook(begins, with_kwargs=True), model.register_forward_hook(ends))
 
     def loss(self, value: LossValue) -> LossValue:
         """Record the loss of this step, and return it; the mean counts if there are several in a step."""
@@ -244,6 +248,7 @@ class Watch:
                 self._training.report("moved_statistics", {}, self._record.moved_statistics(model))
                 rate = max(float(group.get("lr", 0.0)) for group in optimizer.param_groups)
                 self._training.judge_measurement(layers, rate)
+                self._loop.judge_decay(optimizer)
             self._start_step()
 
     def _replayed(self) -> Outputs | None:
@@ -251,15 +256,22 @@ class Watch:
         model, now = self._model(), self._now
         # Restored buffers would stop a backward pass that is running.
         if model is not None and now.outputs is None and not self._loop.passes.is_running:
-            now.outputs = self._repeats.run(now.seen, lambda seen: seen.run(model))
+            now.outputs = self._repeated(model, lambda seen: seen.run(model))
         return now.outputs
+
+    def _repeated(self, model: nn.Module, repeat: Callable[[Replay], Found]) -> Found | None:
+        """Run something with the pass of this step; None if that fails, or if the network has no forward to see."""
+        if self._now.seen is None and type(model).forward is nn.Module.forward:
+            return None
+        with in_place_of_forward(model, self._call):
+            return self._repeats.run(self._now.seen, repeat)
 
     def _origin(self, what: str) -> NonfiniteOrigin:
         """Return the origin of the first value of this step that is not finite."""
         model, now = self._model(), self._now
         assert model is not None
         step = BrokenStep(what, now.passes, now.loss_tensor(), now.gradients)
-        found = self._repeats.run(now.seen, lambda seen: step.origin(model, seen))
+        found = self._repeated(model, lambda seen: step.origin(model, seen))
         return found or step.unseen("no forward pass was seen")
 
 
@@ -272,7 +284,7 @@ def _warn(finding: Finding) -> None:
     warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", int(finding.evidence["step"]))
 
 
-def watch(model: nn.Module, interval: int = 20) -> Watch:
+def watch(model: nn.Module, interval: int = 20, *, call: str | None = None) -> Watch:
     """Watch a training in any loop, and warn (`WatchWarning`) when something goes wrong.
 
         watch = nl.watch(model)
@@ -289,12 +301,14 @@ def watch(model: nn.Module, interval: int = 20) -> Watch:
     Args:
         model: a network that trains, also inside DistributedDataParallel or torch.compile.
         interval: the number of steps from one measured step to the next.
+        call: the name of the method that the loop calls in place of `forward`. Without it, a network whose forward
+            does not run is judged by its loss, gradients and updates, and by what the loop does with them.
 
     Returns:
         The watch. It ends with the network, with `watch.close()`, or with a `with` block.
 
     Raises:
-        ValueError: no parameter of the network trains, or the interval is below 1.
+        ValueError: no parameter of the network trains, the interval is below 1, or there is no such method.
     """
     require_network(model)
-    return Watch(model, interval)
+    return Watch(model, interval, call)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied, forward_arguments, require_network
+from normless._internal.calling import Call, with_call
 from normless._internal.copying import copied
 from normless._internal.html import html_table
 from normless.errors import MissingValuesError
@@ -78,7 +79,10 @@ class ExampleMixing:
 
 
 @exclusive
-def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> ExampleMixing:
+@with_call
+def mixes_examples(
+    model: nn.Module, *inputs: Any, example_inputs: Any = None, call: Call | None = None, **kwargs: Any
+) -> ExampleMixing:
     """Measure whether any example's output depends on another example of the batch, and which modules cause it.
 
     Example j depends on example i if ∃ x, x' that differ in x_i only: f(x)_j ≠ f(x')_j. The network runs twice on
@@ -101,7 +105,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
         inputs: arguments of forward; B ≥ 2 is the length of axis 0 of the first tensor that has one. Tensors of
             another length there are shared by the examples. A few examples suffice; the activations of a pass are
             stored.
-        kwargs, example_inputs: as in `residual_map`.
+        kwargs, example_inputs, call: as in `residual_map`.
 
     Raises:
         ValueError: there are fewer than two examples, the inputs have one value only, no output belongs to an

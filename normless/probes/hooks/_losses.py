@@ -11,10 +11,27 @@ from torch import Tensor
 
 from normless._internal.arguments import applied
 from normless.errors import InputsError
-from normless.probes.hooks._watcher import first_tensor, logits_of
+from normless.probes.hooks._watcher import logits_of
 
 Loss = Callable[[Any, Any], Tensor]
 """From what a network returns, or its logits, and targets, or the whole batch, to a scalar; see `loss_of`."""
+
+
+_AS_INPUT = "a network that computes it from its targets gets them as an input, ((inputs, targets), targets)"
+
+
+class LossValueError(InputsError):
+    """A loss returned something else than one number in a tensor.
+
+    Attributes:
+        came: what it returned.
+        way: what to do.
+        is_tensor: whether that was a tensor.
+    """
+
+    def __init__(self, came: str, way: str, *, is_tensor: bool = False) -> None:
+        super().__init__(f"Expected the loss to return one number in a tensor, got {came}. {way}.")
+        self.came, self.way, self.is_tensor = came, way, is_tensor
 
 
 def loss_of(loss: Loss, output: Any, inputs: Any, targets: Any) -> Tensor:
@@ -22,9 +39,10 @@ def loss_of(loss: Loss, output: Any, inputs: Any, targets: Any) -> Tensor:
 
     The first argument is what the network returned, or else the logits in it, which is what losses of torch always
     get; the second is the targets, or else the whole batch (inputs, targets). A loss whose second argument is called
-    `batch` gets the batch. Of what a loss returns its `loss` counts, or else the first tensor.
+    `batch` gets the batch.
 
     Raises:
+        LossValueError: the loss does not return one number in a tensor.
         InputsError: the loss takes none of these; the cause is the error of the first call.
     """
     logits = logits_of(output)
@@ -38,6 +56,8 @@ def loss_of(loss: Loss, output: Any, inputs: Any, targets: Any) -> Tensor:
             try:
                 return _value_of(applied(loss, first, second))
             except InputsError as error:
+                if isinstance(error, LossValueError) and not error.is_tensor:
+                    raise
                 refused = refused or error
     raise refused or ValueError("The output of this network holds no tensor to take as logits.")
 
@@ -52,13 +72,32 @@ def own_loss(output: Any, _: Any = None) -> Tensor:
     return held
 
 
+def require_gradient(value: Tensor) -> None:
+    """Raise a LossValueError for a loss without a gradient."""
+    if not value.requires_grad:
+        kind = str(value.dtype).removeprefix("torch.")
+        raise LossValueError(
+            f"a tensor of type {kind} without a gradient",
+            "Compute it from the outputs without detach(), item(), argmax, comparisons or no_grad",
+        )
+
+
 def _value_of(result: Any) -> Tensor:
-    value = result if isinstance(result, Tensor) else _named_loss(result)
-    value = first_tensor(result) if value is None else value
-    if value is None or value.numel() != 1:
-        came = type(result).__name__ if value is None else f"a tensor of shape {tuple(value.shape)}"
-        raise InputsError(f"Expected the loss to return one number, got {came}. Take its mean.")
-    return value.reshape(())
+    if isinstance(result, Tensor) and result.numel() == 1 and not result.is_complex():
+        return result.reshape(())
+    if isinstance(result, Tensor):
+        way = "Take its real part or its size" if result.numel() == 1 else "Take its mean"
+        kind = "complex " if result.is_complex() else ""
+        raise LossValueError(f"a {kind}tensor of shape {tuple(result.shape)}", way, is_tensor=True)
+    came, way = f"a {type(result).__name__}", "Return a tensor with its history"
+    if result is None:
+        came, way = "None", f"Return the loss; {_AS_INPUT}"
+    elif isinstance(result, Mapping):
+        came, way = f"{came} of {', '.join(map(str, result))}", "Return one of its values"
+    elif isinstance(result, (tuple, list)):
+        came = f"{came} of {', '.join(type(one).__name__ for one in result)}"
+        way = "Return one of them, or their sum"
+    raise LossValueError(came, way)
 
 
 def _named_loss(value: Any) -> Tensor | None:

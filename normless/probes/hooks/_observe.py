@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from normless._internal.arguments import applied, arguments_of
 from normless.probes._divergence import LOSS_LIMIT, has_diverged
-from normless.probes.hooks._losses import Loss as Loss, loss_of
+from normless.probes.hooks._losses import Loss as Loss, loss_of, require_gradient
 from normless.probes.hooks._watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.residual import ResidualMap, residual_map as find_residual_map
 from normless.state import preserve_state
@@ -49,6 +49,7 @@ def observe(
         The loss, NaN without targets.
 
     Raises:
+        LossValueError: the loss does not return one number, or one without a gradient.
         ValueError: gradients are measured and there are no targets or no trainable parameters, or the network
             returns no tensor that can serve as logits.
     """
@@ -68,6 +69,7 @@ def observe(
             return float("nan")
         value = loss_of(loss, output, inputs, targets)
         if backward:
+            require_gradient(value)
             value.backward()  # type: ignore[no-untyped-call]
     return float(value.detach())
 

@@ -40,7 +40,7 @@ def test_the_command_names_layers_and_draws_them(nets: Path, capsys: pytest.Capt
     assert main([*words, "--figure", "figures/health.svg"]) == 1
     printed = json.loads(capsys.readouterr().out)
     check_output("diagnose", printed)
-    (found,) = printed["findings"]
+    found, *_ = printed["findings"]
     assert (found["kind"], found["where"], found["evidence"]["count"]) == ("dead_units", ["1"], 12)
     assert {row["layer"]: row["dead"] for row in printed["layers"] if "dead" in row} == {"1": 0.5}
     assert printed["checks"][1]["summary"].startswith("3 batches with 48 examples")

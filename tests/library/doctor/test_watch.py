@@ -110,6 +110,42 @@ def test_what_is_said_and_of_which_layer(name: str) -> None:
     assert (first.kind, first.where, first.evidence["step"]) == finding
 
 
+@pytest.mark.filterwarnings("ignore::normless.doctor.WatchWarning")
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_gradients_multiplied_by_zero_were_not_cleared(zeroed: bool) -> None:
+    model = mlp()
+    optimizer, watch = SGD(model.parameters(), lr=0.1), nl.watch(model)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(batch()[0]).square().mean().backward()
+        for weight in model.parameters():
+            assert weight.grad is not None
+            weight.grad.mul_(0.0 if zeroed else 1e30)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert [found.kind for found in watch.findings] == ["clipped_to_nothing"]
+
+
+@pytest.mark.filterwarnings("ignore::normless.doctor.WatchWarning")
+@pytest.mark.parametrize(
+    ("make", "share"),
+    [
+        (lambda own: SGD(own, lr=0.1, momentum=0.9, weight_decay=5e-4), 0.0005),
+        (lambda own: SGD(own, lr=0.1, momentum=0.9, weight_decay=0.05), 0.05),
+        (lambda own: torch.optim.AdamW(own, lr=1e-2, weight_decay=0.1), 0.001),
+        (lambda own: torch.optim.AdamW(own, lr=1e-2, weight_decay=10.0), 0.1),
+    ],
+)
+def test_a_decay_is_judged_by_what_it_takes_from_the_weights(make: Any, share: float) -> None:
+    model = mlp()
+    optimizer = make(model.parameters())
+    x, y = batch()
+    diagnosed = nl.diagnose(model, (x, y), optimizer=optimizer).findings
+    watched = train(model, 20, optimizer=optimizer).findings
+    found = [one.evidence["per_step"] for one in (*diagnosed, *watched) if "per_step" in one.evidence]
+    assert found == pytest.approx([share, share] if share > 0.02 else [])
+
+
 def test_copies_and_files_of_a_watched_network_are_its_own() -> None:
     model = mlp()
     names = list(model.state_dict())

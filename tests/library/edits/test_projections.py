@@ -104,6 +104,20 @@ class Separate(Network):
         return {"q": [self.alpha.weight], "k": [self.beta.weight], "v": [self.gamma.weight]}
 
 
+class Cached(Separate):
+    """Keys and values follow an empty cache, keys a learned one."""
+
+    def build(self) -> None:
+        super().build()
+        self.first = nn.Parameter(torch.randn(1, HEADS, 1, WIDTH // HEADS))
+
+    def attend(self, z: Tensor) -> Tensor:
+        q, k, v = (heads(layer(z)) for layer in (self.alpha, self.beta, self.gamma))
+        first = self.first.expand(len(z), -1, -1, -1)
+        k, v = torch.cat([first, torch.empty(0), k], -2), torch.cat([torch.empty(0), torch.zeros_like(first), v], -2)
+        return softmaxed(q, k, v)
+
+
 class Shared(Separate):
     """Keys and values are of one layer, queries of another."""
 
@@ -190,7 +204,7 @@ class Torchs(Network):
         return {"q": [q], "k": [k], "v": [v], "o": [self.inner.out_proj.weight]}
 
 
-KINDS = [Fused, Reversed, HeadByHead, Separate, Shared, Bare, BareFused, Summed, SummedPacked, Torchs]
+KINDS = [Fused, Reversed, HeadByHead, Separate, Cached, Shared, Bare, BareFused, Summed, SummedPacked, Torchs]
 
 
 def gain(matrix: Tensor) -> float:

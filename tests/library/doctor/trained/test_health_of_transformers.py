@@ -64,8 +64,9 @@ def test_saturated_attention_is_placed() -> None:
     with torch.no_grad():
         net.layers[1].attention.in_proj_weight[:32] *= 1000
     report = quick(net, [x])
-    (found,) = report.findings
+    found, cause = report.findings
     assert (found.kind, found.where) == ("saturated_attention", ("layers.1.attention",))
+    assert (cause.kind, cause.where) == ("outlying_weights", ("layers.1.attention",))
     with torch.no_grad():
         h = net.layers[1].norm1(net.layers[0](net.tokens(x)))
         weights = net.layers[1].attention(h, h, h, average_attn_weights=False)[1]

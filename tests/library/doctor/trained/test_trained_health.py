@@ -11,7 +11,7 @@ from matrix.case import changed, state_of
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
-from trained_health import Normed, fitted, images, kinds, quick, row
+from trained_health import Normed, fitted, images, inputs, kinds, quick, row
 
 import normless as nl
 from normless.doctor.trained._fit import Fit
@@ -22,7 +22,7 @@ def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None
     net = fitted().train()
     net.head.weight.grad = torch.ones_like(net.head.weight)
     before = state_of(net)
-    report = nl.check_health(net, images())
+    report = nl.check_health(net, inputs())
     assert report.healthy
     assert not report.advice
     assert changed(before, state_of(net)) == []
@@ -48,6 +48,15 @@ def test_dead_units_are_counted_as_by_hand(kind: type[nn.Module]) -> None:
     assert found.where == ("2",)
     assert (found.evidence["count"], found.evidence["of"]) == (constant, 20)
     assert row(report, "2")["dead"] == constant / 20
+    with torch.no_grad():
+        dead = (net[:4](x).amax(0) - net[:4](x).amin(0)) < 1e-6
+        share = float(net[4].weight[:, dead].square().sum() / net[4].weight.square().sum())
+        assert found.evidence["read"] == pytest.approx(share, rel=1e-5)
+        # Units of which the reader has hardly any use, as those that died in training, are advice.
+        net[4].weight[:, dead] *= 0.2
+    report = quick(net, [x])
+    assert not report.findings
+    assert [one.kind for one in report.advice] == ["dead_units"]
 
 
 def emptied(net: Any) -> None:
@@ -83,7 +92,7 @@ def test_the_first_finding_is_what_was_done(name: str) -> None:
     net = fitted()
     with torch.no_grad():
         damage(net)
-    report = nl.check_health(net, images())
+    report = nl.check_health(net, inputs())
     found = report.findings[0]
     assert (found.kind, found.where) == (kind, (where,))
     assert evidence.items() <= found.evidence.items()
@@ -131,7 +140,7 @@ def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
     norm = net.get_submodule(path)
     assert isinstance(norm.running_mean, Tensor)
     norm.running_mean += torch.linspace(-2, 2, 16)
-    report = nl.check_health(net, images())
+    report = nl.check_health(net, inputs())
     assert [(found.kind, found.where) for found in report.findings] == [("unfitting_statistics", (path,))]
     # What evaluation computes after this norm is not judged.
     judged = report.table[report.table["removal"].notna()]["layer"]
@@ -141,12 +150,12 @@ def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
 
 def test_other_preprocessing_is_recognized_with_its_scale() -> None:
     net = fitted()
-    report = quick(net, [(3 * x + 2, y) for x, y in images()])
+    report = quick(net, [3 * x + 2 for x in inputs()])
     (found,) = report.findings
     assert (found.kind, found.where[0]) == ("other_preprocessing", "norm")
     assert found.evidence["scale"] == pytest.approx(3, rel=0.1)
     assert found.evidence["offset"] == pytest.approx(2, rel=0.2)
-    assert quick(net, images()).healthy
+    assert quick(net, inputs()).healthy
 
 
 def test_a_branch_is_removed_as_by_hand() -> None:
@@ -171,6 +180,20 @@ def test_a_branch_is_removed_as_by_hand() -> None:
         ]
     branch, skip = (sum(parts) for parts in zip(*squares, strict=True))
     assert measured[0]["ratio"] == pytest.approx(float(branch / skip) ** 0.5, rel=1e-5)
+
+
+def test_branches_of_costly_networks_are_left_out_on_a_few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = fitted()
+    (x, y), *_ = images()
+    few = nl.check_health(net, [(x[:2], y[:2])]).table["removal"].tolist()
+    whole = nl.check_health(net, images())
+    monkeypatch.setattr("normless.doctor.trained._limits.WORK", 1e3)
+    cut = nl.check_health(net, images())
+    assert cut.table["removal"].dropna().tolist() == pytest.approx([one for one in few if one == one], rel=1e-4)
+    assert cut.table["removal"].dropna().tolist() != pytest.approx(whole.table["removal"].dropna().tolist(), rel=1e-2)
+    # What is not a removal is measured on all examples.
+    assert cut.table["misfit"].equals(whole.table["misfit"])
+    assert cut.passes == whole.passes + 1
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(12), nn.RMSNorm(12, eps=1e-6)])

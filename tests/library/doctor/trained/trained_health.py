@@ -17,6 +17,11 @@ def images(count: int = 4, size: int = 32, channels: int = 2) -> list[tuple[Tens
     return [(torch.randn(shape, generator=generator), torch.arange(size) % 5) for _ in range(count)]
 
 
+def inputs() -> list[Tensor]:
+    """Without labels: a network that was not trained is no better than guessing."""
+    return [x for x, _ in images()]
+
+
 class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
