@@ -233,7 +233,11 @@ class TrainedSubject:
     @cached_property
     def reference(self) -> tuple[list[Tensor], float]:
         """The outputs and the loss (NaN without one) on the first batch, or on a few examples of it."""
-        with FlopCounterMode(display=False) as counter:
+        counter = FlopCounterMode(display=False)
+        try:
+            with counter:
+                found = self.outcome()
+        except InputsError:  # The counter refuses derivatives in forward code.
             found = self.outcome()
         parts = sum(bool(module._parameters) for module in self.model.modules())
         share = limits.WORK / max(counter.get_total_flops() * parts, 1)
