@@ -24,7 +24,7 @@ from normless.doctor.trained._loss import BatchLoss, mean_loss
 from normless.doctor.trained._meter import Meter
 from normless.doctor.trained._streams import Divisors, SumWatcher
 from normless.edits import Surgery
-from normless.errors import NormlessError
+from normless.errors import InputsError, NormlessError
 from normless.nn._freezable import Tokens
 from normless.probes import Loss, Setting
 from normless.probes.hooks._observe import compute_output
