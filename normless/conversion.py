@@ -228,7 +228,7 @@ def prepared(
     if parts:
         chosen = chosen.within(*(_name_of(model, part) for part in parts))
     earlier = scheme_of(model)
-    if earlier is not None and not _gives_back(chosen, earlier):
+    if earlier is not None and schemes.scheme(earlier).edits and not _gives_back(chosen, earlier):
         raise AlreadyConvertedError(
             f"This {type(model).__name__} was converted by {earlier!r} already; {chosen.text!r} is defined on the "
             "network as it was before. Convert the original, or build it anew; only plain_batch_norm gives a network "

@@ -207,6 +207,11 @@ def finish(
         axes.set_ylim(low / 10, high * 10)
     bottom, top = frame.get("y_limits", (None, None))
     axes.set_ylim(None if "y" in log and not bottom else bottom, top)
+    for line in axes.lines if "y_limits" in frame else ():
+        # Half of a mark at 100 % would be cut off.
+        heights = np.asarray(line.get_ydata(), dtype=float)
+        inside = np.isnan(heights) | ((heights >= (bottom or 0)) & (heights <= (np.inf if top is None else top)))
+        line.set_clip_on(line.get_marker() in ("None", "", None) or "x_limits" in frame or not inside.all())
     _set_ticks(axes.xaxis, frame.get("x_ticks", "auto"), values, log="x" in log)
     _set_ticks(axes.yaxis, frame.get("y_ticks", "auto"), np.array([]), log="y" in log)
     across, up = frame.get("x_label", label_of(x)), frame.get("y_label", label_of(y))

@@ -108,8 +108,17 @@ def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def l2_term(optimizer: Optimizer) -> Tensor:
-    """Return Σ over parameter groups of λ/2·‖p‖², a scalar; its gradient is the optimizer's weight decay λ·p."""
-    groups: list[dict[str, Any]] = [group for group in optimizer.param_groups if group["weight_decay"]]
+    """Return Σ over parameter groups of λ/2·‖p‖², a scalar; its gradient is the optimizer's weight decay λ·p.
+
+    It is 0 for a decay that is decoupled from the gradient, as AdamW's, which is no term of the loss.
+    """
+    # Fabric's wrapper has torch's optimizer inside.
+    decoupled = isinstance(getattr(optimizer, "optimizer", optimizer), (torch.optim.AdamW, torch.optim.Adafactor))
+    groups: list[dict[str, Any]] = [
+        group
+        for group in optimizer.param_groups
+        if group["weight_decay"] and not group.get("decoupled_weight_decay", decoupled)
+    ]
     terms = [
         torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups
     ]

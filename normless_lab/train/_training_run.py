@@ -12,7 +12,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from normless._internal.copying import copied
 from normless.code_names import names_of_data
+from normless.conversion import silent_conversions
 from normless.exclusive import exclusive
 from normless.probes import RideAlong
 from normless.state import preserve_random_state
@@ -282,19 +284,29 @@ def network_and_data(
     directory: Path | str, config_type: type[RunConfig] = TrainConfig, *, trust_code: bool = False
 ) -> tuple[nn.Module, Any]:
     """Return the `trained_network` and the data of its task."""
-    place = _place(directory, config_type)
-    config = place.stored_config()
+    config = _place(directory, config_type).stored_config()
+    network, task = network_and_task(directory, config, trust_code=trust_code)
+    return network, task.data
+
+
+def network_and_task(
+    directory: Path | str, config: RunConfig, *, trust_code: bool = False, original: nn.Module | None = None
+) -> tuple[nn.Module, Task[Any]]:
+    """Return the network of a run at its last checkpoint, and its task; `original` in place of the model it names."""
+    place = _place(directory, type(config))
     checkpoint = intact_checkpoint(place)
     if checkpoint is None:
         raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
-    kind = task_of(config_type)
     with names_of_data(place.config, trust_code=trust_code), preserve_random_state():
-        task = kind(config, place)
-        network = task.build_network()
+        task = task_of(type(config))(config, place)
+        if original is not None:
+            task.original = lambda: copied(original)  # type: ignore[method-assign]
+        with silent_conversions():
+            network = task.build_network()
     weights = load_weights(checkpoint)
     dtype = next(weights[name].dtype for name, _ in network.named_parameters())
     network.to(dtype).load_state_dict(weights)
-    return network.eval(), task.data
+    return network.eval(), task
 
 
 def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory:
