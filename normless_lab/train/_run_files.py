@@ -39,7 +39,7 @@ class Sharded(ModelParallelStrategy):
         super().__init__(self._shard, data_parallel_size=processes, tensor_parallel_size=1)
 
     def _shard(self, network: nn.Module, mesh: Any) -> Any:
-        paths = {block.name.partition(":")[0] for block in self.structure.blocks} - {""}
+        paths = {block.module for block in self.structure.blocks} - {""}
         # Inner modules first: an outer group takes the remaining parameters.
         for path in sorted(paths, key=lambda path: -path.count(".")):
             fully_shard(network.get_submodule(path), mesh=mesh["data_parallel"], reshard_after_forward=True)
