@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -24,6 +23,7 @@ from normless.schemes import Scheme
 from normless.spec import format_call, parse_call
 from normless_lab.data import Augmentation, Batch, ImageData, default_root, load_data
 from normless_lab.train._config import ExamplesConfig, TrainConfig
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._objective import count_correct, evaluate
 from normless_lab.train._optimizers import build
 from normless_lab.train._result import EpochRow, RunResult, chance_accuracy, finished_outcome

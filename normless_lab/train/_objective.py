@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.probes import first_diverged
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._run_listener import RunListener
 from normless_lab.train._task import EpochTraining, Task
 from normless_lab.train._turns import CardEvent, event_on, hand_over

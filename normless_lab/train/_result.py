@@ -196,11 +196,18 @@ def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
     One-sided binomial test: with n test labels, test accuracy k/n, and the most common class a share p of the labels,
     the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p), or 0.05 if n < 100.
     """
-    from scipy.stats import binomtest
-
     right = round(test_accuracy * len(labels))
-    test = binomtest(right, len(labels), chance_accuracy(labels), alternative="greater")
-    return "trained" if test.pvalue < (SIGNIFICANCE if len(labels) >= FEW else SIGNIFICANCE_OF_FEW) else "chance"
+    chance = _tail(right, len(labels), chance_accuracy(labels))
+    return "trained" if chance < (SIGNIFICANCE if len(labels) >= FEW else SIGNIFICANCE_OF_FEW) else "chance"
+
+
+def _tail(right: int, count: int, share: float) -> float:
+    """Return P(X ≥ right) for X ~ Binomial(count, share); scipy.stats takes seconds to import."""
+    if right <= 0 or share >= 1:
+        return 1.0
+    ways = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(right, count + 1))
+    logs = (way + k * math.log(share) + (count - k) * math.log1p(-share) for k, way in enumerate(ways, right))
+    return min(1.0, math.fsum(map(math.exp, logs)))
 
 
 def has_plateaued(training_losses: Sequence[float]) -> bool | None:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -23,6 +21,7 @@ from torch.utils._pytree import tree_map
 from normless.residual import ResidualMap
 from normless.saving import Digests, replaced
 from normless_lab.train._directory import RunDirectory, RunDirectoryError
+from normless_lab.train._fabric import Fabric, ModelParallelStrategy
 from normless_lab.train._optimizers import restored_exactly
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -27,6 +26,7 @@ from normless.state import running
 from normless_lab.process import read_yaml
 from normless_lab.train._config import RunConfig
 from normless_lab.train._directory import RunDirectory
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._result import TrainingResult
 from normless_lab.train._schedules import rate_multiplier
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from normless._internal.copying import copied
@@ -21,6 +20,7 @@ from normless.state import preserve_random_state
 from normless_lab.train._config import Result, RunConfig, TrainConfig
 from normless_lab.train._directory import RunDirectory, RunDirectoryError
 from normless_lab.train._execution import arithmetic, denormals_flushed, device_name
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._image_task import ImageTask
 from normless_lab.train._loggers import Logger, loggers_of
 from normless_lab.train._loop import Training, assemble, check_measurable, make_fabric, train_epoch
