@@ -86,7 +86,7 @@ def _page_of(view: View) -> Page:
 def _figures(charts: Sequence[Chart]) -> Iterator[Figure]:
     colours = css_variables()
     for chart in charts:
-        points = pd.concat(
+        points: pd.DataFrame = pd.concat(
             [
                 pd.DataFrame({"series": each.name, "x": each.x, "y": pd.Series(each.y, dtype=float)})
                 for each in chart.lines

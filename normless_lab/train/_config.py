@@ -26,7 +26,6 @@ from normless_lab.train._settings import (
     Recompute,
     Schedule,
     Settings,
-    Share,
     Strategy,
     Text,
     contents_of,
@@ -218,7 +217,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
     model: Text = "normless:wide_resnet(depth=16, width=4)"
     scheme: Text = "batch_norm"
     data: Text = "digits"
-    validation: Share | None = None
+    validation: float | None = None
     batch_size: PositiveInt = 128
     ghost_batch_size: PositiveInt | None = None
     epochs: PositiveInt = 200
@@ -255,6 +254,8 @@ class TrainConfig(ExamplesConfig[RunResult]):
                 f"ghost_batch_size={self.ghost_batch_size} turns scheme batch_norm into ghost batch norm, but the "
                 f"scheme is {self.scheme!r}; leave one of the two out."
             )
+        if self.validation is not None and not 0 < self.validation < 1:
+            yield f"Expected validation, a share of the images, above 0 and below 1, got {self.validation:g}."
         if self.nesterov and not self.momentum:
             yield f"Nesterov's momentum needs a momentum above 0, got momentum={self.momentum:g}."
         if self.sync_batch_norm and (self.compile or self.recompute != "never"):

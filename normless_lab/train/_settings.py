@@ -48,7 +48,6 @@ NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
-Share = Annotated[float, Gt(0), Lt(1)]
 # The terms of a policy of decay.
 DecayPolicy = Annotated[str, AfterValidator(_known_policy)]
 # A schedule with its options.
