@@ -13,7 +13,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults power lowest zoo docs-zoo goldens refusals census lint format bench bench-doctor evidence campaign campaign-save clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo goldens refusals census lint format bench bench-doctor evidence campaign campaign-save clean
 
 help:
 	@echo "make demo    train deep networks with and without normalization; a table, figures and a page"
@@ -50,12 +50,6 @@ fuzz: $(INSTALLED)
 
 faults: $(INSTALLED)
 	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
-
-# `make power POWER="--minutes 30"` takes a part. Which of the lines to change each test runs is recorded first.
-power: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py record
-	OMP_NUM_THREADS=1 $(BIN)/python tests/power/power.py run $(POWER)
-	$(BIN)/python tests/power/power.py table
 
 # Older libraries warn of what they use of one another.
 lowest:

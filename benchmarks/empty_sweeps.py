@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT / "tests" / "sweeps"))
 
 from postgres_helpers import ThrowawayPostgres  # noqa: E402
 
-RATES = RateGrid.powers(-6, 3).fixed()
+RATES = RateGrid(RateGrid.powers(-6, 3).rates, None)
 REPLICATES = 20
 # Per core; run before the clock starts, so that the worker processes have imported what they need.
 WARM_UP_RUNS = 8

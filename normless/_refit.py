@@ -39,7 +39,7 @@ def refit(
 
     with the trained norm's outputs y and those z in its place; and α, γ and β of γ·tanh(αx) + β (`dyt`, `derf`) by
     least squares. Constant statistics (`frozen_batch_norm`) and other batch norms are kept as they are. `nf_resnet`
-    has no predicted variances and no multiplier, which are rules for random weights.
+    has no predicted variances, which are a rule for random weights.
 
     The scheme of the network is `trained(scheme='…')`, which `convert`, `save` and `load` take too.
 

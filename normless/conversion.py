@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, NoReturn, cast
 
 from torch import nn
@@ -31,6 +29,7 @@ from normless.errors import (
     UnsupportedEditError,
 )
 from normless.exclusive import exclusive
+from normless.lifting import give_method
 from normless.recording._modules import never_fuse
 from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
@@ -41,7 +40,6 @@ MARK = "normless_scheme"
 CONVERSION = "normless"
 """The attribute with the `Conversion` of a converted network."""
 _LOGGER = logging.getLogger("normless")
-_TELLS = ContextVar("_TELLS", default=True)
 
 Part = str | nn.Module
 
@@ -129,44 +127,39 @@ def convert_on(
     *,
     allow_partial: bool = False,
     in_place: bool = False,
+    tells: bool = True,
 ) -> Model:
-    """Convert a network as `convert` does, with the arguments of one or several batches; the first is the example."""
-    inputs, kwargs = batches[0]
+    """Convert a network as `convert` does, with the arguments of one or several batches; the first is the example.
+
+    What needs attention is logged, and compared with the network before, if it `tells`.
+    """
+    example = batches[0]
     with collection_paused():
-        original = Original(model, *(checked or batches[0]), residual_map)
+        original = Original(model, *(checked or example), residual_map)
         chosen, mapped = prepared(original, scheme, allow_partial, only)
         network: nn.Module = model if in_place else copied(model)
-        calibration = Calibration(batches if inputs or kwargs else ())
-        surgery = Surgery(network, mapped, inputs, kwargs, only=chosen.only, calibration=calibration)
-        known = trained_function(surgery, checked or batches[0]) if chosen.edits and _TELLS.get() else None
+        calibration = Calibration(batches if any(map(len, example)) else ())
+        surgery = Surgery(network, mapped, example, only=chosen.only, calibration=calibration)
+        known = trained_function(surgery, checked or example) if chosen.edits and tells else None
         _operate(surgery, chosen)
-        if inputs or kwargs:
+        if any(map(len, example)):
             if chosen.edits:
-                surgery.inputs, surgery.kwargs = checked or (inputs, kwargs)
+                surgery.example = checked or example
                 verify(surgery, None if in_place else model, allow_partial)
-            carry_inputs(surgery.model, inputs, kwargs)
+            carry_inputs(surgery.model, *example)
     setattr(surgery.model, MARK, chosen.text)
-    lost = lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known)
-    said = (*unchanged(surgery, chosen.text, chosen.edits), *remarks(surgery), *lost)
+    lost = lost_function(surgery, chosen.text, chosen.edits, checked or example, known)
+    said = (*unchanged(surgery, chosen.name, chosen.edits), *remarks(surgery), *lost)
     report = None if calibration.report is None else replace(calibration.report, scheme=chosen.text)
-    made = Conversion(chosen.text, Plan(surgery.changes), said, datetime.now().astimezone(), report)
+    made = Conversion(chosen.text, Plan(surgery.log.changes), said, datetime.now().astimezone(), report)
     setattr(surgery.model, CONVERSION, made)
-    if made.remarks and _TELLS.get():
+    if made.remarks and tells:
         _LOGGER.warning(
             "normless: %s converted by %s: %s", type(model).__name__, made.scheme, "; ".join(made.remarks)
         )
-    _keep_when_saved(surgery.model)
+    if hasattr(surgery.model, "save_pretrained"):
+        give_method(surgery.model, "save_pretrained", _save_pretrained)
     return cast(Model, surgery.model)
-
-
-@contextmanager
-def silent_conversions() -> Iterator[None]:
-    """Log nothing of the conversions in the body, whose weights are replaced."""
-    token = _TELLS.set(False)
-    try:
-        yield
-    finally:
-        _TELLS.reset(token)
 
 
 @exclusive
@@ -196,19 +189,17 @@ def plan_of(original: Original, chosen: Scheme, mapped: ResidualMap, *, runs: bo
 
     Without `runs`, a scheme that runs the network on the example inputs raises an UnreadInputsError.
     """
-    model, given = original.model, (original.inputs, original.kwargs)
-    known, unread = original if original.has_values else None, _Unread() if any(given) else ()
-    try:
-        surgery = _operate(Surgery(without_values(model), mapped, unread, original=known, only=chosen.only), chosen)
-    except RuntimeError as error:
-        # torch names the device where an operation needs the values of a tensor on it.
-        needs_values = isinstance(error, MissingValuesError) or "meta" in str(error).lower()
-        if not needs_values or (isinstance(error, UnreadInputsError) and not runs):
-            raise
-        surgery = _operate(
-            Surgery(copied(model), mapped, *(given if runs else (unread, {})), only=chosen.only), chosen
-        )
-    return Plan(surgery.changes)
+    model, given = original.model, (original.inputs, dict(original.kwargs))
+    needs = {need for edit in chosen.edits for need in edit.needs}
+    unread = (_Unread(), {}) if any(map(len, given)) else given
+    if "inputs" in needs and not runs and given is not unread:
+        raise UnreadInputsError("This scheme runs the network on the example inputs.")
+    known = original if original.has_values else None
+    # An edit may read values, which weights on the meta device do not have, or the inputs.
+    with suppress(RuntimeError):
+        return Plan(_operate(Surgery(without_values(model), mapped, unread, known, chosen.only), chosen).log.changes)
+    surgery = _operate(Surgery(copied(model), mapped, given if runs else unread, only=chosen.only), chosen)
+    return Plan(surgery.log.changes)
 
 
 def scheme_of(model: nn.Module) -> str | None:
@@ -302,12 +293,6 @@ class _Unread(tuple[Any, ...]):
     __len__ = __iter__ = __getitem__ = _refuse
 
 
-def _keep_when_saved(net: nn.Module) -> None:
-    """Let the `save_pretrained` of a converted network, if it has one, write files that `normless.load` reads."""
-    if hasattr(net, "save_pretrained"):
-        # A partial, not a method: a copied or pickled network saves itself.
-        vars(net)["save_pretrained"] = partial(_save_pretrained, net)
-
-
 def _save_pretrained(net: nn.Module, *arguments: Any, **options: Any) -> None:
+    """Write files that `normless.load` reads, as the `save_pretrained` of a converted network of transformers."""
     EXTENSIONS["save_pretrained"](net, *arguments, **options)

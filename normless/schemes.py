@@ -52,6 +52,11 @@ class Scheme:
     norms: Norms = "trunk"
     only: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The scheme's name, without its arguments and the edits that follow it."""
+        return parse_call(split_terms(self.text)[0])[0]
+
     def extended(self, *edits: Edit) -> Scheme:
         """Return the scheme with further edits after its own."""
         texts = [self.text, *(edit.text for edit in edits)]
@@ -113,6 +118,11 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
     unchanged = isinstance(name, str) and not arguments and [first, *further] == terms
     written_text = str(name).strip() if unchanged else " + ".join([text, *further])
     return Scheme(written_text, tuple(edits), level, norms, tuple(only))
+
+
+# The scheme of a text, for schemes with an argument of that name.
+_SCHEME = scheme
+_ZERO_MULTIPLIER = edits.BranchMultiplier(0.0, trained=1.0)
 
 
 @SCHEMES.register()
@@ -238,9 +248,9 @@ def lsuv() -> Edits:
 
 
 @SCHEMES.register()
-def skipinit(alpha: float | str = 0.0, keep_scale: KeepingScale = True) -> Edits:
+def skipinit(alpha: float | str | None = None, keep_scale: KeepingScale = True) -> Edits:
     """No norms, a multiplier α on every branch (De & Smith, SkipInit, appendix G): 0, a number or 1/sqrt(L)."""
-    return (*none(keep_scale), edits.BranchMultiplier(alpha))
+    return (*none(keep_scale), _ZERO_MULTIPLIER if alpha is None else edits.BranchMultiplier(alpha))
 
 
 @SCHEMES.register()
@@ -290,7 +300,7 @@ def nf_resnet(alpha: float = 0.2, multiplier: bool = True, biases: bool = True) 
     if biases:
         chosen += (edits.ChannelBiases(),)
     chosen += (edits.StandardizeWeights(), edits.PredictedVariance(alpha))
-    return (*chosen, edits.BranchMultiplier(0.0)) if multiplier else chosen
+    return (*chosen, _ZERO_MULTIPLIER) if multiplier else chosen
 
 
 @SCHEMES.register()
@@ -372,24 +382,11 @@ qk_norm = SCHEMES.register("qk_norm")(edits.AddQKNorm)
 soft_capping = SCHEMES.register("soft_capping")(edits.SoftCapLogits)
 
 
-# Arguments that other values than for fresh weights keep the function of a trained network.
-_OF_TRAINED: dict[str, dict[str, Any]] = {"skipinit": {"alpha": 1.0}, "nf_resnet": {"multiplier": False}}
-
-
 @SCHEMES.register()
 def trained(scheme: str = "none") -> Edits:
     """A scheme for a trained network, whose function it keeps, or nearly; see `refit`.
 
     Batch norms that the scheme removes are folded into weights, and what it puts in place of norms is fitted on the
-    example inputs to what they put out. SkipInit's multipliers start at 1, and `nf_resnet` has none, unless stated.
+    example inputs to what they put out. The multipliers of `skipinit` and `nf_resnet` start at 1, unless stated.
     """
-    made = _of_trained(scheme)
-    return trained_form(scheme, made.edits)
-
-
-def _of_trained(text: str) -> Scheme:
-    """Return a scheme with the arguments for trained networks where the text has none."""
-    first, *further = split_terms(text)
-    name, written = parse_call(first)
-    arguments = _OF_TRAINED.get(name, {}) | written
-    return scheme(" + ".join([format_call(name, arguments), *further]))
+    return trained_form(scheme, _SCHEME(scheme).edits)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _MOST, _SHORT = 3, 3
 # How far a grid may be extended describes it, and decides nothing.
 _OF_GRIDS = {"extensions": Aspect("")}
+# A setting in whose place the user's data set is measured or trained on.
+_DATA_SET = Aspect("data", named=True)
 # An argument that every network of the papers has, whose weights the scheme draws.
 _UNSET = ", initialization=None"
 
@@ -61,7 +63,7 @@ def distance_of(
         return Distance(of_same_kind=False, known=False)
     ours, theirs = (_values(settings[name], artefact.aspects) for name in (budget, "paper"))
     if data is not None:
-        ours |= {place: [data] for place in ours if place.path[-1] == "data"}
+        ours |= {place: [data] for place in ours if place.aspect == _DATA_SET}
     texts: dict[str, dict[str, None]] = {name: {} for name in ("data", "network", "length", "seeds")}
     of_same_kind = True
     for place in dict.fromkeys([*ours, *theirs]):

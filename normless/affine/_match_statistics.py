@@ -81,6 +81,8 @@ class MatchStatistics(Edit):
     taken back. `NoteStatistics` comes before the edits.
     """
 
+    needs = frozenset({"values", "inputs"})
+
     def apply(self, surgery: Surgery) -> None:
         noted = surgery.calibration
         if not noted.outputs:
@@ -153,7 +155,7 @@ def _outcome(
     elif place.kind != "fixed":
         made = NormOutcome(path, "left", reason="the fits moved the network's outputs away, and were taken back")
     else:
-        why = "it has no factor and shift to fit" if path in surgery.replaced else "the scheme keeps it"
+        why = "it has no factor and shift to fit" if path in surgery.log.replaced else "the scheme keeps it"
         made = NormOutcome(path, "left", reason=why)
     given = "with the statistics of the calibration batches, since it had none" if path in noted.given else ""
     reasons = filter(None, (made.reason or reason, given))
@@ -181,7 +183,7 @@ def _places(surgery: Surgery) -> list[_Fit]:
             kind = "pointwise"
         elif known is not None and known.kind == "weight":
             continue
-        elif not _takes_affine(module, len(rows[0])) or not (folded is not None or path in surgery.replaced):
+        elif not _takes_affine(module, len(rows[0])) or not (folded is not None or path in surgery.log.replaced):
             kind = "fixed"
         if kind != "fixed":
             _complete(module, len(rows[0]), holders)

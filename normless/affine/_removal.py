@@ -324,10 +324,10 @@ def _replace_norms(
     """Replace the norms of a network by those that can be frozen, and return the changes."""
     inputs, kwargs = on_device_of(network, inputs, kwargs)
     found = residual_map(network, *inputs, **kwargs)
-    surgery = Surgery(network, found.within(only) if only else found, inputs, kwargs, only=only)
+    surgery = Surgery(network, found.within(only) if only else found, (inputs, dict(kwargs)), only=only)
     surgery.run(edit)
     never_fuse(network)
-    return Plan(surgery.changes)
+    return Plan(surgery.log.changes)
 
 
 def _network_of(model: nn.Module) -> nn.Module:

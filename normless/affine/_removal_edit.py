@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from normless.affine._maps import has_hooks
 from normless.edits import Edit, Surgery
+from normless.edits._batches import profile
 from normless.edits._norm_places import inside_of
 from normless.edits._transformer import makes_queries
 from normless.errors import UnsupportedEditError
@@ -148,7 +149,7 @@ def norms_by_place(surgery: Surgery) -> dict[str, NormPlace]:
     A norm in a block has the place of the block's branch. In a network without attention, all norms before its head
     are `other`. Normalizations that define an output are left out.
     """
-    found: dict[str, NormPlace] = {layer.path: "other" for layer in surgery.norms()}
+    found: dict[str, NormPlace] = {layer.path: "other" for layer in surgery.places.norms()}
     of_queries = {path for path, reason in surgery.map.directions.items() if reason.startswith(_COMPARED)}
     attending = {block.name for block in surgery.map.walk() if _attends(surgery, block)}
     for block in surgery.map.walk():
@@ -182,7 +183,6 @@ def _reason_to_refuse(surgery: Surgery, layer: Layer) -> str:
 
 def _seen(surgery: Surgery, paths: Sequence[str]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return input and output of each norm in its first run on the example inputs, in evaluation."""
-    surgery.need_inputs("measures norms", "…")
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def note(path: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -190,7 +190,7 @@ def _seen(surgery: Surgery, paths: Sequence[str]) -> dict[str, tuple[Tensor, Ten
             raise surgery.unsupported(path, "it does not take one tensor, and return one, by position")
         seen.setdefault(path, (inputs[0].clone(), output.clone()))
 
-    surgery.profile(paths, note)
+    profile(surgery, paths, note)
     missing = next((path for path in paths if path not in seen), None)
     if missing is not None:
         raise surgery.unsupported(missing, "it does not run in evaluation on these inputs")

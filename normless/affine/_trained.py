@@ -14,11 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from normless.affine._folding import flows_of, fold_affines
 from normless.affine._maps import Affine, freeze_norms, has_constants, norms_with_constants, replace_modules
 from normless.affine._match_statistics import MatchStatistics
-from normless.edits import Edit, RemoveNorms, StandardizeWeights, Surgery
+from normless.edits import Edit, ReplaceNorms, Surgery
 from normless.edits._batches import rows_of, run_batches
 from normless.edits._edit import edit
 from normless.edits._norm_places import inside_of, keep_directions, module_of, whole_norms
-from normless.errors import MissingValuesError, UnsupportedEditError
+from normless.errors import UnsupportedEditError
 from normless.nn import FreezableNorm
 from normless.nn._channels import channel_axis
 from normless.residual._batch_statistics import keeps_statistics
@@ -35,6 +35,7 @@ def trained_form(text: str, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
         UnsupportedEditError: an edit changes the function in a way that no fit makes good; the message says which
             schemes keep it.
     """
+    edits = tuple(own.for_trained() for own in edits)
     lost = dict.fromkeys(own.loses for own in edits if own.loses)
     if lost:
         raise UnsupportedEditError(
@@ -42,9 +43,9 @@ def trained_form(text: str, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
             "nl.refit with skipinit, none or frozen_batch_norm exactly, and with group_norm, nf_resnet or "
             "dyt nearly; nl.fold and nl.freeze for batch norms; nl.remove_norms for layer norms."
         )
-    kept = [FoldNorms() if isinstance(own, RemoveNorms) else own for own in edits if not own.of_random_weights]
-    layers = any(isinstance(own, StandardizeWeights) for own in kept)
-    fixes = any(isinstance(own, FoldNorms) or getattr(own, "family", None) == "frozen" for own in kept)
+    kept = [FoldNorms() if own.changes == "norms removed" else own for own in edits if not own.of_random_weights]
+    layers = any(own.changes == "layers" for own in kept)
+    fixes = any(own == FoldNorms() or own == ReplaceNorms("frozen") for own in kept)
     return (NoteStatistics(layers, fixes), *kept, MatchStatistics())
 
 
@@ -59,12 +60,9 @@ class FoldNorms(Edit):
     too.
     """
 
+    needs = frozenset({"values", "inputs"})
+
     def apply(self, surgery: Surgery) -> None:
-        if surgery.original is not None:
-            raise MissingValuesError("Norms are folded by their values.")
-        if surgery.is_meta:
-            raise surgery.unsupported("", "norms are folded by their values, and weights on meta have none")
-        surgery.need_inputs("finds the neighbours of norms", "trained(scheme='none')")
         keep_directions(surgery)
         norms = [(layer.path, module_of(surgery, layer)) for layer in whole_norms(surgery)]
         if not norms:
@@ -81,13 +79,13 @@ class FoldNorms(Edit):
             path: any(own.requires_grad for own in norm.parameters(recurse=False))
             for path, norm in norms_with_constants(model)
         }
-        maps = freeze_norms(model, surgery.covers)
-        outcomes = fold_affines(model, maps, flows_of(model, surgery.inputs, surgery.kwargs), trained=trains)
+        maps = freeze_norms(model, surgery.places.covers)
+        outcomes = fold_affines(model, maps, flows_of(model, *surgery.example), trained=trains)
         left: dict[Any, nn.Module] = {}
         for own in outcomes:
             surgery.calibration.folded[own.path] = own
             if own.outcome == "folded":
-                surgery.removed.add(own.path)
+                surgery.log.removed.add(own.path)
                 surgery.record(own.path, own.what)
             else:
                 old: Any = surgery.get(own.path)
@@ -110,13 +108,12 @@ class NoteStatistics(Edit):
             by the batch in evaluation too, those of the batches, pooled over their runs.
     """
 
+    needs = frozenset({"values", "inputs"})
+
     layers: bool = False
     gives: bool = False
 
     def apply(self, surgery: Surgery) -> None:
-        if surgery.is_meta:
-            raise surgery.unsupported("", "it runs the network, and weights on the meta device have no values")
-        surgery.need_inputs("measures what norms put out", "trained(scheme='group_norm')")
         noted, batches = surgery.calibration, max(1, len(surgery.calibration.batches))
         rows: dict[str, list[Tensor]] = defaultdict(list)
         moments: dict[str, list[Tensor]] = defaultdict(list)
@@ -125,7 +122,7 @@ class NoteStatistics(Edit):
         lacking = [path for path in norms if self.gives and _lacks_statistics(surgery.get(path))]
         paths = [path for path in norms if bends[path] is not None or path in lacking]
         if self.layers:
-            every = (layer for layer in surgery.weight_layers() if ":" not in layer.path and not layer.gating)
+            every = (layer for layer in surgery.places.weight_layers() if ":" not in layer.path and not layer.gating)
             paths += [layer.path for layer in every if layer.path != surgery.map.classifier and layer.called]
 
         def note(path: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

@@ -28,6 +28,7 @@ from normless.edits._initialization import (
     ZeroClassifier,
     ZeroLastGamma,
 )
+from normless.edits._modules import add_scalar as add_scalar, sums_of as sums_of
 from normless.edits._norm_variants import ReplaceNorms as ReplaceNorms
 from normless.edits._normalizer_free import (
     PredictedVariance as PredictedVariance,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -80,7 +81,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         UnsupportedEditError: the network has no attention, an attention already has `part`, or its queries and keys
             cannot be identified.
     """
-    with surgery.refusing_at(""):
+    with surgery.log.refusing_at(""):
         flow = surgery.lifted.flow
     modules = dict(surgery.model.named_modules())
     whole = [path for path, module in modules.items() if isinstance(module, nn.MultiheadAttention)]
@@ -113,11 +114,11 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         if part == "q_norm" and _is_normalized(flow, attention):
             raise surgery.unsupported(path, "its queries are normalized already")
         is_product = operation.name in ops.PLAIN_PRODUCT
-        made: list[nn.Module] = [
-            LogitProduct(attention.scale) if is_product else AttentionFunction() for _ in call.turns
-        ]
-        with surgery.refusing_at(path, "its attention is an operator in the forward code: {}"):
-            paths = surgery.lifted.calls(call, made, _operands)
+        make = partial(LogitProduct, attention.scale) if is_product else AttentionFunction
+        # The steps of a loop that make queries and keys by the same weights are one attention.
+        keys = {turn: frozenset(_weights(surgery, flow.parts.get(turn, ()))) or turn for turn in call.turns}
+        with surgery.log.refusing_at(path, "its attention is an operator in the forward code: {}"):
+            paths = surgery.lifted.calls(call, make, keys, _operands)
         for at in paths:
             child = surgery.get(at)
             assert isinstance(child, ChangedLogits)
@@ -152,6 +153,14 @@ def _factor_before(flow: Dataflow, index: int) -> float:
                 factor *= operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0]
             at = operation.parents[0]
     return factor
+
+
+def _weights(surgery: Surgery, products: Iterable[int]) -> Iterator[str]:
+    """Iterate over the weights that make the queries and keys of products."""
+    flow, projections = surgery.map.flow, surgery.places.projections
+    for operand in (operand for product in products for operand in flow[product].operands):
+        for at in projections.weights_before(operand):
+            yield from flow[at].factors
 
 
 def _width(surgery: Surgery, flow: Dataflow, attention: FoundAttention) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +24,22 @@ class Enough(NormlessError):  # noqa: N818
     """Ends a pass whose later layers need not run."""
 
 
+@contextmanager
+def hooked(surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any]) -> Iterator[None]:
+    """Register a forward hook on modules; the module's path is its first argument."""
+    with ExitStack() as stack:
+        for path in paths:
+            stack.callback(surgery.get(path).register_forward_hook(partial(hook, path)).remove)
+        yield
+
+
+def profile(surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any]) -> None:
+    """Run the network on its example inputs in evaluation, with a hook as in `hooked`."""
+    inputs, kwargs = surgery.example
+    with hooked(surgery, paths, hook), running(surgery.model, training=False):
+        applied(surgery.model, *inputs, **kwargs)
+
+
 def run_batches(
     surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any], batches: Sequence[CallArguments] = ()
 ) -> list[list[Tensor]]:
@@ -30,8 +48,8 @@ def run_batches(
     Return the floating-point tensors that it returns for each batch, on the CPU; a hook may raise `Enough`.
     """
     outputs: list[list[Tensor]] = []
-    with surgery.hooked(paths, hook), running(surgery.model, training=False):
-        for given in batches or surgery.calibration.batches or [(surgery.inputs, dict(surgery.kwargs))]:
+    with hooked(surgery, paths, hook), running(surgery.model, training=False):
+        for given in batches or surgery.calibration.batches or [surgery.example]:
             inputs, kwargs = on_device_of(surgery.model, *given)
             try:
                 returned = applied(surgery.model, *inputs, **kwargs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 
-import torch
 from torch import nn
 
 from normless.edits._edit import edit
+from normless.edits._modules import sums_of
 from normless.edits._surgery import Surgery
 from normless.edits._transformer import Matrix, StackEdit, matrices
 from normless.residual import ResidualBlock
@@ -42,10 +43,10 @@ class DeepNorm(StackEdit):
             stacks.append((decoder, (3 * m) ** 0.25, (12 * m) ** -0.25))
         for blocks, alpha, beta in stacks:
             for block in blocks:
-                surgery.sum(block).skip_factor *= alpha
+                sums_of(surgery, block)[-1].skip_factor *= alpha
                 surgery.record(block.name, f"skip path × {alpha:.4g}")
                 _draw(surgery, uses[block], beta)
-                weights = surgery.left(block.branch_layers, "weight")
+                weights = surgery.places.left(block.branch_layers, "weight")
                 for name in chain(*(layer.shifts for layer in weights)):
                     nn.init.zeros_(surgery.parameter(name))
 
@@ -62,16 +63,16 @@ class TFixup(StackEdit):
     and embeddings by (9N)^(-1/4), those of a decoder by (9M)^(-1/4). The normalizations must be removed before.
     """
 
+    needs = frozenset({"no norms"})
     loses = "rescales weights"
 
     def apply(self, surgery: Surgery) -> None:
-        surgery.need_no_norms()
         encoder, decoder = self.stacks(surgery)
         uses = matrices(surgery, encoder + decoder)
         n, m = len(encoder) / 2, len(decoder) // 3
         on_branches = {matrix.parameter for matrix in chain(*uses.values())}
         tables = embedding_weights(surgery.model)
-        for layer in surgery.weight_layers():
+        for layer in surgery.places.weight_layers():
             for name in layer.parameters:
                 parameter = surgery.parameter(name)
                 if name in on_branches or id(parameter) in tables:
@@ -95,19 +96,18 @@ class TFixup(StackEdit):
 
 def _check_post_norm(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> None:
     for block in blocks:
-        inside = surgery.left(block.shared_layers + block.branch_layers, "norm")
+        inside = surgery.places.left(block.shared_layers + block.branch_layers, "norm")
         left = [layer.path for layer in inside if not layer.gating]
-        if left or not surgery.left(block.after_sum, "norm"):
+        if left or not surgery.places.left(block.after_sum, "norm"):
             reason = f"its branch has one, {left[0]}" if left else "it has none there"
-            needs = f"{type(surgery.edit).__name__} is for transformers whose normalizations follow the residual sums"
+            needs = "DeepNorm is for transformers whose normalizations follow the residual sums"
             raise surgery.unsupported(block.name, f"{needs}, and {reason}")
 
 
-@torch.no_grad()
 def _draw(surgery: Surgery, drawn: list[Matrix], gain: float) -> None:
     """Draw matrices with Xavier's variance 2·gain² / (fan-in + fan-out), queries and keys with gain 1."""
     for matrix in drawn:
         own = 1.0 if matrix.use in ("query", "key") else gain
-        nn.init.xavier_normal_(matrix.rows, gain=own)
+        matrix.change(partial(nn.init.xavier_normal_, gain=own))
         what = matrix.path if matrix.use == "other" else f"{matrix.path}, {matrix.use}"
         surgery.record(matrix.path, f"{what}: weight from xavier × {own:.4g}")

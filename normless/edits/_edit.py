@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from normless.edits._surgery import Surgery
 from normless.registry import Registry
+
+Need = Literal["values", "inputs", "no norms"]
+Changes = Literal["parts", "layers", "norms removed", "norms replaced"]
 
 
 class Edit(ABC):
@@ -24,6 +27,14 @@ class Edit(ABC):
         arguments = ", ".join(f"{member.name}={getattr(self, member.name)!r}" for member in members)
         return f"{EDITS.text_of(type(self))}({arguments})"
 
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """What the edit reads besides the residual map: `values` of parameters, or the example `inputs`, on which it runs
+    the network; `no norms` if they must be removed before."""
+
+    changes: ClassVar[Changes] = "parts"
+    """What the edit changes: it removes norms, replaces norms by others, changes what `layers` compute, or changes or
+    adds other `parts`. A trained network folds norms instead of removing them, and is fitted after other changes."""
+
     of_random_weights: ClassVar[bool] = False
     """Whether the edit is a rule for weights that are drawn at random, which trained networks do without."""
 
@@ -31,6 +42,10 @@ class Edit(ABC):
     def loses(self) -> str:
         """What the edit does to the function of a trained network that no fit makes good, or nothing."""
         return ""
+
+    def for_trained(self) -> Edit:
+        """Return the edit with the values for a trained network of what was not stated."""
+        return self
 
     @abstractmethod
     def apply(self, surgery: Surgery) -> None:

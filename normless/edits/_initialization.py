@@ -6,11 +6,15 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from normless.edits._batches import profile
 from normless.edits._edit import Edit, edit
 from normless.edits._surgery import Surgery
 from normless.edits._transformer import parts_of
+from normless.errors import MissingValuesError
 from normless.nn._initialization import INITIALIZATIONS as INITIALIZATIONS, Initialization as Initialization
 from normless.residual import Layer, ResidualBlock
+from normless.residual._classify import embedding_weights
+from normless.signal._factors import Gain, gains
 
 _TIED = "weight stays, since it embeds the input too"
 
@@ -32,20 +36,34 @@ class Reinitialize(Edit):
     def apply(self, surgery: Surgery) -> None:
         if self.kind not in INITIALIZATIONS:
             raise surgery.unsupported("", f"{self.kind!r} is not one of {', '.join(INITIALIZATIONS)}")
-        tied_paths = surgery.tied_layers()
-        for layer in surgery.weight_layers():
+        tied_paths = _tied_layers(surgery)
+        for layer in surgery.places.weight_layers():
             tied = layer.path in tied_paths
-            for weight in () if tied else _weights(surgery, layer):
-                INITIALIZATIONS[self.kind](weight)
+            if not tied:
+                _draw(surgery, layer, self.kind)
             for name in layer.shifts:
                 nn.init.zeros_(surgery.parameter(name))
             surgery.record(layer.path, _TIED if tied else f"weight from {self.kind}")
 
 
-def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
-    """Return the weight of a layer, or each of the weights that an attention packs into one."""
+def _tied_layers(surgery: Surgery) -> set[str]:
+    """Return the paths of weight layers tied to an embedding: a new weight would change the input."""
+    tables = embedding_weights(surgery.model)
+    return {
+        layer.path
+        for layer in surgery.places.weight_layers()
+        if any(id(surgery.parameter(name)) in tables for name in layer.parameters)
+    }
+
+
+def _draw(surgery: Surgery, layer: Layer, kind: Initialization) -> None:
+    """Draw the weight of a layer, or each of the weights that an attention packs into one."""
     weight = None if ":" in layer.path else getattr(surgery.get(layer.path), "weight", None)
-    return [weight] if isinstance(weight, Tensor) else [part.rows for part in parts_of(surgery, layer)]
+    if isinstance(weight, Tensor):
+        INITIALIZATIONS[kind](weight)
+    else:
+        for part in parts_of(surgery, layer):
+            part.change(INITIALIZATIONS[kind])
 
 
 @edit
@@ -55,12 +73,12 @@ class ZeroBranchEnds(Edit):
     loses = "sets the last layer of every branch to zero"
 
     def apply(self, surgery: Surgery) -> None:
-        for block in surgery.blocks():
+        for block in surgery.places.blocks():
             if block.interpolates:
                 reason = "its sum is x + c·(f(x) − x), and with a last layer of zeros not x but (1 − c)·x"
                 raise surgery.unsupported(block.name, reason)
             for number, branch in enumerate(block.branches):
-                last = surgery.last_weight(block, branch)
+                last = surgery.places.last_weight(block, branch)
                 known = [layer.path for layers in block.last_weights[number : number + 1] for layer in layers]
                 for path in known or [last]:
                     start_at_zero(surgery, path)
@@ -91,7 +109,7 @@ class ZeroClassifier(Edit):
         if path is None:
             surgery.record("", "it has no classifier to set to zero")
         elif not heads or logits == [path]:
-            tied = path in surgery.tied_layers()
+            tied = path in _tied_layers(surgery)
             start_at_zero(surgery, path, weight=not tied)
             if tied:
                 surgery.record(path, _TIED)
@@ -104,8 +122,8 @@ class ZeroLastGamma(Edit):
     loses = "sets γ of the last norm of every branch to zero"
 
     def apply(self, surgery: Surgery) -> None:
-        for block in surgery.blocks():
-            end = surgery.branch_end(block)
+        for block in surgery.places.blocks():
+            end = surgery.places.branch_end(block)
             if end is None or end.kind != "norm":
                 raise surgery.unsupported(block.name, _why_not(surgery, block, end))
             gamma = surgery.get(end.path).weight
@@ -116,7 +134,7 @@ class ZeroLastGamma(Edit):
 
 
 def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
-    norms = surgery.left(block.branch_layers, "norm")
+    norms = surgery.places.left(block.branch_layers, "norm")
     if not norms:
         return "its branch has no norm"
     if end is None:
@@ -141,19 +159,15 @@ class LSUV(Edit):
         most_steps: the number of corrections of a layer after which it does not converge.
     """
 
+    needs = frozenset({"values", "inputs"})
     loses = "draws new weights"
 
     tolerance: float = 0.02
     most_steps: int = 10
 
     def apply(self, surgery: Surgery) -> None:
-        if surgery.is_meta:
-            raise surgery.unsupported(
-                "", "it calibrates weights on data, and weights on the meta device have no values"
-            )
-        surgery.need_inputs("calibrates", "lsuv")
-        tied = surgery.tied_layers()
-        layers = [layer for layer in surgery.weight_layers() if layer.path not in tied]
+        tied = _tied_layers(surgery)
+        layers = [layer for layer in surgery.places.weight_layers() if layer.path not in tied]
         for layer in layers:
             module = surgery.get(layer.path) if ":" not in layer.path and layer.called else None
             if not isinstance(getattr(module, "weight", None), Tensor):
@@ -180,7 +194,7 @@ class LSUV(Edit):
             )
 
         # In evaluation, dropout does not disturb the variances and batch norm keeps its statistics.
-        surgery.profile(sorted(pending), calibrate)
+        profile(surgery, sorted(pending), calibrate)
         if pending:
             raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
 
@@ -219,29 +233,40 @@ class KeepScale(Edit):
     def apply(self, surgery: Surgery) -> None:
         if self.weights not in ("fresh", "all"):
             raise surgery.unsupported("", f"the weights are fresh or all, not {self.weights!r}")
-        if surgery.removed.intersection(surgery.map.norms):
+        if surgery.log.removed.intersection(surgery.map.norms):
             raise surgery.unsupported("", "it reads the norms, and they are removed already; it comes before that")
         if not surgery.map.norms:
             surgery.record("", "left: no norm gave it a scale")
             return
-        trained = surgery.trained_norm()
+        trained = surgery.places.trained_norm
         left = ""
-        if surgery.is_meta:
+        if surgery.places.is_meta:
             left = "its weights have no values on the device meta"
         elif self.weights == "fresh" and trained is not None:
             left = f"{trained} is trained, and so are the weights; keep_scale='all' scales them too, and "
             left += "nl.fold folds norms into trained weights exactly"
         if left:
             surgery.record("", f"left: {left}")
+            if trained is not None and not surgery.places.is_meta:
+                surgery.log.remarks.append(f"the weights stay as they were, {left}")
             return
-        for gain in surgery.gains():
-            if not surgery.covers(gain.path):
+        for gain in _gains(surgery):
+            if not surgery.places.covers(gain.path):
                 continue
             for name in gain.parameters:
                 parameter = surgery.parameter(name).detach()
                 (parameter if gain.rows is None else parameter.narrow(-2, *gain.rows)).mul_(gain.factor)
             what = "weight" if gain.rows is None else f"rows {gain.rows[0]} to {sum(gain.rows) - 1}"
             surgery.record(gain.path, f"{what} × {gain.factor:.4g}: {gain.why}")
+
+
+def _gains(surgery: Surgery) -> list[Gain]:
+    """Return the factors of weights that keep the scale of activations without norms."""
+    if surgery.original is None:
+        return gains(surgery.model, surgery.map.flow)
+    if surgery.log.changes:
+        raise MissingValuesError("The edits before this one may have changed weights.")
+    return surgery.original.gains
 
 
 def scaling_parameter(surgery: Surgery, layer: Layer) -> str:
@@ -267,6 +292,6 @@ def start_at_zero(surgery: Surgery, path: str, weight: bool = True) -> None:
     scaling = [scaling_parameter(surgery, layer)] if weight else []
     for name in (*scaling, *layer.shifts):
         nn.init.zeros_(surgery.parameter(name))
-    surgery.zeroed.update(scaling)
+    surgery.log.zeroed.update(scaling)
     if weight:
         surgery.record(path, "gain = 0" if scaling == [layer.gamma] else "weight = 0")

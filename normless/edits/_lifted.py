@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from math import isclose
 from typing import Any
 
@@ -36,13 +37,15 @@ class Lifted:
         model: the network.
         map: its residual map.
         sums: the paths of `ResidualSum`s by the call that they replace.
-        moved: the paths of modules by the call of the function that they replace, or by a module's path and run.
+        moved: the paths of modules by the keys of the layers that they replace.
+        runs: how often a new module runs in a run of the module around it, by its path.
     """
 
     model: nn.Module
     map: ResidualMap
     sums: dict[Call, str] = field(default_factory=dict)
-    moved: dict[Call | tuple[str, int], str] = field(default_factory=dict)
+    moved: dict[Hashable, str] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
     _rewriters: dict[nn.Module, Rewriter] = field(default_factory=dict)
 
     @property
@@ -101,7 +104,7 @@ class Lifted:
         places = _by_place(branch_of)
         chosen = {call for calls in places.values() for call in calls}
         in_order = (call for call in calls_in_code if call in chosen)
-        names = {call: rewriter.add_child("residual_sum", ResidualSum()) for call in in_order}
+        names = self._children(path, in_order, lambda _: ("residual_sum", ResidualSum()))
         replacements: dict[Place, tuple[list[str], Arguments]] = {}
         for place, calls in places.items():
             branches = {branch_of[call] for call in calls if call in branch_of}
@@ -110,6 +113,27 @@ class Lifted:
             replacements[place] = [names[call] for call in calls], TakeArguments(_terms, branches.pop())
         rewriter.replace(replacements)
         self.sums |= {call: _join(path, names[call]) for call in branch_of}
+
+    def _children(
+        self,
+        path: str,
+        calls: Iterable[Call],
+        make: Callable[[Call], tuple[str, nn.Module]],
+        keys: Mapping[Call, Hashable] | None = None,
+    ) -> dict[Call, str]:
+        """Give the module at a path a child for each of the calls, one for those that steps of a loop repeat.
+
+        `keys` are the keys of the layers that the calls run, if these are not functions.
+        """
+        rewriter, names, own = self._rewriter(path), dict[Call, str](), dict[Hashable, str]()
+        for call in calls:
+            key = (keys or {}).get(call, call)
+            first = self.map.alike.get(key, key)
+            if first not in own:
+                own[first] = rewriter.add_child(*make(call))
+            names[call] = own[first]
+        self.runs |= {_join(path, name): times for name, times in Counter(names.values()).items()}
+        return names
 
     def _need_alike(self, sums: Iterable[Call], calls_in_code: Iterable[Call]) -> None:
         """Check that the calls of residual sums add two activations in every run of their module."""
@@ -121,30 +145,34 @@ class Lifted:
 
     def module_of(self, layer: Layer) -> str:
         """Return the path of a module that is only this layer: it replaces a function or one call of a module."""
-        key = _key(layer)
-        if key not in self.moved and ":" in layer.path:
+        if layer.key not in self.moved and ":" in layer.path:
             self._lift_function(self._call_of(layer))
-        elif key not in self.moved:
+        elif layer.key not in self.moved:
             copies = self._separated(layer.path)
-            # A run on constants alone is not a run of the layer.
-            runs = dict.fromkeys(filter(None, (_run_around(call, layer.path) for call in self.flow.parts)))
-            self.moved |= {(layer.path, number): copies[run] for number, run in enumerate(runs)}
-        return self.moved[key]
+            self.moved |= {key: copies[run] for run, key in self._runs_of(layer.path).items()}
+        return self.moved[layer.key]
+
+    def _runs_of(self, path: str) -> dict[Call, tuple[str, int]]:
+        """The runs of a module with the keys of its layers; a run on constants alone is not a run of the layer."""
+        runs = dict.fromkeys(filter(None, (_run_around(call, path) for call in self.flow.parts)))
+        return {run: (path, number) for number, run in enumerate(runs)}
 
     def note_moved(self, layer: Layer, path: str) -> None:
         """Note that a layer that was a function is now the module at a path."""
-        self.moved[_key(layer)] = path
+        self.moved[layer.key] = path
 
-    def calls(self, call: Call, children: list[nn.Module], arguments: Arguments) -> list[str]:
-        """Replace a call by children, one for each call at its place, and return their paths.
+    def calls(
+        self, call: Call, make: Callable[[], nn.Module], keys: Mapping[Call, Hashable], arguments: Arguments
+    ) -> list[str]:
+        """Replace a call by children, one for the calls at its place with equal keys, and return their paths.
 
         If children replace the call already, they are kept.
         """
         place, rewriter = _free(call), self._rewriter(call.module)
         if place not in rewriter.replacements:
-            names = [rewriter.add_child("attention_logits", child) for child in children]
-            rewriter.replace({place: (names, arguments)})
-        return [_join(call.module, name) for name in rewriter.replacements[place][0]]
+            names = self._children(call.module, call.turns, lambda _: ("attention_logits", make()), keys)
+            rewriter.replace({place: ([*names.values()], arguments)})
+        return [_join(call.module, name) for name in dict.fromkeys(rewriter.replacements[place][0])]
 
     def _lift_function(self, call: Call) -> None:
         place, rewriter = _free(call), self._rewriter(call.module)
@@ -155,17 +183,22 @@ class Lifted:
             raise LiftError(f"the arguments of {call.name} depend on the values of tensors")
         if place in rewriter.replacements:
             raise LiftError(f"the runs of {call.module} share its forward code; only= converts other modules")
-        functions = [Function(turn.function, turn.args[1:], turn.kwargs) for turn in call.turns]
-        names = [rewriter.add_child(call.name, function) for function in functions]
-        rewriter.replace({place: (names, TakeArguments(_operand, NormTerm(place, 0)))})
-        self.moved |= {turn: _join(call.module, name) for turn, name in zip(call.turns, names, strict=True)}
+        for turn in call.turns:
+            first = self.map.alike.get(turn, turn)
+            if isinstance(first, Call) and (turn.args, turn.kwargs) != (first.args, first.kwargs):
+                raise LiftError(f"the steps of a loop give {call.name} different arguments")
+        names = self._children(
+            call.module, call.turns, lambda turn: (call.name, Function(turn.function, turn.args[1:], turn.kwargs))
+        )
+        rewriter.replace({place: ([*names.values()], TakeArguments(_operand, NormTerm(place, 0)))})
+        self.moved |= {turn: _join(call.module, name) for turn, name in names.items()}
 
     def drop(self, layer: Layer) -> None:
         """Remove a function or formula from forward code, and the parameters that only it reads from the module."""
         terms = layer.terms
         if not terms:
             call = self._call_of(layer)
-            if len(call.turns) > 1:
+            if any(self.map.alike.get(turn, turn) is not call for turn in call.turns):
                 raise LiftError("it runs in a loop, several times in one forward pass")
             terms = (NormTerm(_free(call), 0),)
         path = layer.path.partition(":")[0]
@@ -218,21 +251,17 @@ class Lifted:
             for name in own:
                 setattr(parent, name, copied(module))
             return [_join(caller, name) for name in own]
-        rewriter = self._rewriter(caller)
-        places = _by_place(calls)
+        keys, turns = self._runs_of(calls[0].name), count(1)
         stem = calls[0].name.rpartition(".")[2]
-        names = {call: rewriter.add_child(f"{stem}_{turn}", copied(module)) for turn, call in enumerate(calls, 1)}
-        rewriter.replace({place: ([names[call] for call in own], _all_arguments) for place, own in places.items()})
+        names = self._children(caller, calls, lambda _: (f"{stem}_{next(turns)}", copied(module)), keys)
+        self._rewriter(caller).replace(
+            {place: ([names[call] for call in own], _all_arguments) for place, own in _by_place(calls).items()}
+        )
         return [_join(caller, name) for name in names.values()]
 
     def _rewriter(self, path: str) -> Rewriter:
         module = self.model.get_submodule(path)
         return self._rewriters.setdefault(module, Rewriter(module))
-
-
-def _key(layer: Layer) -> Call | tuple[str, int]:
-    """Return the key of a layer in `Lifted.moved`."""
-    return layer.made_by or (layer.path, layer.call)
 
 
 def _run_around(call: Call | None, path: str) -> Call | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from normless._internal.arguments import applied
 from normless._internal.copying import copied
 from normless._internal.warn import warn
+from normless.edits._batches import hooked
 from normless.edits._passes import Pass, passed
 from normless.edits._surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
@@ -105,7 +106,7 @@ def _openable(surgery: Surgery, original: nn.Module | None) -> Iterator[dict[str
             # At 1, signals without norms may grow over depth until functions saturate.
             closed[f"{path}.multiplier".lstrip(".")] = _Closed(multiplier, torch.full_like(multiplier, 0.1))
     for name, parameter in surgery.model.named_parameters():
-        is_new = name in surgery.zeroed or (name in before and bool(before[name].any()))
+        is_new = name in surgery.log.zeroed or (name in before and bool(before[name].any()))
         if is_new and not parameter.any():
             spread = max(parameter[0].numel(), 1) ** -0.5 if parameter.dim() > 1 else 1.0
             values = torch.randn(parameter.shape, generator=generator) * spread
@@ -130,7 +131,7 @@ def _empty_branches(surgery: Surgery) -> Iterator[dict[str, bool]]:
     modules = [named for named in surgery.model.named_modules() if isinstance(named[1], (ScalarAffine, ResidualSum))]
     multipliers = ((path, module.multiplier) for path, module in modules)
     closed = [path for path, value in multipliers if isinstance(value, Tensor) and not value.any()]
-    with surgery.hooked(closed, note):
+    with hooked(surgery, closed, note):
         yield empty
 
 
@@ -176,8 +177,9 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
             else:
                 found.append(run.path)
 
+    inputs, kwargs = surgery.example
     with running(surgery.model, training), followed(surgery.model, leave=leave):
-        applied(surgery.model, *surgery.inputs, **surgery.kwargs)
+        applied(surgery.model, *inputs, **kwargs)
     return (found or [""])[0] or "its own forward", largest
 
 

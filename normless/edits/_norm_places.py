@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from normless.edits._modules import not_in_place
 from normless.edits._surgery import Surgery
 from normless.errors import LiftError
 from normless.nn._affine import outputs_of
@@ -34,30 +35,30 @@ def keep_directions(surgery: Surgery) -> None:
 def remove_norms(surgery: Surgery, kept: str | None = None) -> None:
     """Remove all norms except `kept`; an activation or dropout inside a norm's module keeps its name."""
     keep_directions(surgery)
-    places = {
-        layer.path: {(layer.path.partition(":")[0], term.place) for term in layer.terms} for layer in surgery.norms()
-    }
+    norms = surgery.places.norms()
+    places = {own.path: {(own.path.partition(":")[0], term.place) for term in own.terms} for own in norms}
     for layer in whole_norms(surgery):
         if layer.path == kept:
             continue
         if not places[layer.path].isdisjoint(places.get(kept or "", ())):
             raise surgery.unsupported(layer.path, f"the same code computes {kept}, which stays")
         for reader in readers_outside(surgery, layer):
-            surgery.not_in_place(reader)
+            not_in_place(surgery, reader)
         is_function = ":" in layer.path
         what = layer.description if is_function else describe(surgery.get(layer.path))
         if is_function:
-            surgery.remove_function(layer)
+            with surgery.log.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
+                surgery.lifted.drop(layer)
         else:
             others = [nn.Identity() for _ in idle_siblings(surgery, layer)]
             replace_norm(surgery, layer, _identity(surgery, layer), others)
         surgery.record(layer.path, f"{what} removed")
-        surgery.removed.add(layer.path)
+        surgery.log.removed.add(layer.path)
 
 
 def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
     """Return the module that replaces a removed norm, with γ = 1 and β = 0 if forward code reads them."""
-    order = output_order(surgery.get(layer.path), surgery.input_shape(layer.path))
+    order = output_order(surgery.get(layer.path), surgery.places.input_shape(layer.path))
     identity = nn.Identity() if order is None else MemoryOrder(order)
     *around, name = layer.path.split(".")
     kinds: list[type] = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
@@ -85,10 +86,10 @@ def module_of(surgery: Surgery, layer: Layer) -> nn.Module:
 
 def whole_norms(surgery: Surgery) -> list[Layer]:
     """Return the normalizations that are not part of another norm's module, such as a sub-batch norm."""
-    paths = {layer.path for layer in surgery.norms()}
+    paths = {layer.path for layer in surgery.places.norms()}
     return [
         layer
-        for layer in surgery.norms()
+        for layer in surgery.places.norms()
         if paths.isdisjoint(accumulate(layer.path.split(".")[:-1], "{}.{}".format)) or ":" in layer.path
     ]
 
@@ -125,11 +126,11 @@ def _have_equal_shapes(norm: nn.Module, sibling: nn.Module) -> bool:
 def inside_of(surgery: Surgery, layer: Layer) -> Inside:
     """Find the modules that a norm applies besides normalizing; refuse a norm if they cannot be separated."""
     advice = "use a norm of torch.nn, and separate modules for its other operations"
-    with surgery.refusing_at(layer.path, f"{{}}; {advice}"):
+    with surgery.log.refusing_at(layer.path, f"{{}}; {advice}"):
         norm = surgery.get(layer.path)
         if is_plain(norm):
             return Inside()
-        shapes = surgery.input_shapes(layer.path)
+        shapes = [surgery.map.flow[at].shape for at in surgery.places.read_by(layer.path)]
         if len(shapes) > 1 and not is_sub_batch_norm(norm):
             raise LiftError(
                 f"a {type(norm).__name__} reads {len(shapes)} tensors there, such as its input and a mask"
@@ -187,7 +188,12 @@ def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     return norm(outputs_at(surgery, path), device=layer.weight.device, dtype=layer.weight.dtype)
 
 
+def weight_of(surgery: Surgery, layer: Layer) -> nn.Parameter:
+    """Return the weight of a weight layer, the largest of its parameters."""
+    return max(map(surgery.parameter, layer.parameters), key=torch.Tensor.numel)
+
+
 def outputs_at(surgery: Surgery, path: str) -> int:
     """Return the number of output channels of the weight layer at `path`."""
     layer = surgery.map.by_path[path]
-    return outputs_of(surgery.get(path.partition(":")[0]), surgery.weight_of(layer))
+    return outputs_of(surgery.get(path.partition(":")[0]), weight_of(surgery, layer))

@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from normless.edits._batch_axis import Along
+from normless.edits._batches import profile
 from normless.edits._edit import Edit, edit
 from normless.edits._norm_kinds import (
     KINDS,
@@ -32,7 +34,8 @@ from normless.residual._operations import BATCH_NORM
 
 Family = NormKind | Literal["ghost", "partial", "alternating", "plain", "synchronized", "frozen", "domain", "split"]
 
-_ALREADY = "it is one already"
+# Norms with statistics of each example, or of parts of the first axis.
+_OF_EXAMPLES: tuple[Family, ...] = ("instance", "group", "layer", "rms", "ghost", "split")
 # These have the running statistics, γ and β of the batch norms that they replace.
 KEEPING_STATISTICS: tuple[Family, ...] = ("ghost", "partial", "alternating", "synchronized", "frozen", "split")
 
@@ -55,6 +58,8 @@ class ReplaceNorms(Edit):
         options: keyword arguments of the new layers, as a tuple of pairs.
     """
 
+    changes = "norms replaced"
+
     family: Family
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -72,22 +77,41 @@ class ReplaceNorms(Edit):
             raise surgery.unsupported("", "it has no normalization to replace")
         norms = whole_norms(surgery)
         shapes = _input_shapes(surgery, norms)
-        reasons = {layer.path: self._reason_to_keep(surgery, layer, shapes[layer.path]) for layer in norms}
-        kept = {path: reason for path, reason in reasons.items() if reason}
-        foreign = {path: reason for path, reason in kept.items() if not reason.startswith(_ALREADY)}
-        if len(foreign) == len(norms):
+        is_so = {layer.path: self._is_so_already(surgery, layer, shapes[layer.path]) for layer in norms}
+        others = [layer for layer in norms if not is_so[layer.path]]
+        foreign = {layer.path: self._reason_to_keep(surgery, layer, shapes[layer.path]) for layer in others}
+        kept = {path: f"it is one already, {what}" for path, what in is_so.items() if what}
+        kept |= {path: reason for path, reason in foreign.items() if reason}
+        if len(others) == len(norms) and all(foreign.values()):
             path, reason = next(iter(foreign.items()))
             raise surgery.unsupported(path, reason)
+        if self.family in _OF_EXAMPLES:
+            for layer in norms:
+                if layer.path not in kept:
+                    _check_examples(surgery, layer, self.family)
         for layer in norms:
             if layer.path in kept:
                 surgery.record(layer.path, f"kept: {kept[layer.path]}")
                 continue
             old, shape = module_of(surgery, layer), shapes.get(layer.path)
-            with surgery.refusing_at(layer.path):
+            with surgery.log.refusing_at(layer.path):
                 new = self._variant(self._torch_norm(surgery, layer, shape) or old, shape)
-                others = [self._variant(idle, shape) for idle in idle_siblings(surgery, layer)]
-            replace_norm(surgery, layer, new, others)
+                idle = [self._variant(sibling, shape) for sibling in idle_siblings(surgery, layer)]
+            replace_norm(surgery, layer, new, idle)
             surgery.record(layer.path, f"{describe(old)} → {describe(new)}")
+
+    def _is_so_already(self, surgery: Surgery, layer: Layer, shape: tuple[int, ...] | None) -> str:
+        """Describe a norm that is of the family already; return "" for another."""
+        if ":" in layer.path:
+            return ""
+        old = surgery.get(layer.path)
+        if isinstance(old, _BatchNorm):
+            goals = {"plain": BATCH_NORMS, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
+            return with_article(type(old).__name__) if type(old) in goals or self.family == "batch" else ""
+        if self.kind and is_of_kind(old, self.kind):
+            return with_article(describe(old))
+        is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
+        return "its statistics are fixed" if is_frozen and self.family == "frozen" else ""
 
     def _reason_to_keep(self, surgery: Surgery, layer: Layer, shape: tuple[int, ...] | None) -> str:
         """Say why a norm is kept; return "" for a norm with batch statistics, or one that `plain` converts."""
@@ -101,16 +125,9 @@ class ReplaceNorms(Edit):
         old = surgery.get(layer.path)
         if self.family == "plain" and isinstance(old, (_InstanceNorm, nn.GroupNorm)):
             reason += " (batch_norm(replace=True) puts one in its place)"
-        if self.kind and is_of_kind(old, self.kind) and not isinstance(old, _BatchNorm):
-            return f"{_ALREADY}, {with_article(describe(old))}"
-        goals = {"plain": BATCH_NORMS, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
         if isinstance(old, _BatchNorm):
-            is_goal = type(old) in goals or self.family == "batch"
-            against = reason_against(old, self.kind, shape) if self.kind else ""
-            return f"{_ALREADY}, {with_article(type(old).__name__)}" if is_goal else against
+            return reason_against(old, self.kind, shape) if self.kind else ""
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
-        if is_frozen and self.family == "frozen":
-            return f"{_ALREADY}, its statistics are fixed"
         # What the norm put out was noted, so that the new one is fitted to it.
         is_fitted = self.family == "group" and surgery.calibration.rows
         if is_frozen and self.family != "plain" and not is_fitted:
@@ -164,7 +181,7 @@ class ReplaceNorms(Edit):
 
 def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, ...] | None]:
     """Return the input shapes of norms, if the map's dataflow or a pass on the example inputs shows them."""
-    shapes = {layer.path: surgery.input_shape(layer.path) for layer in norms}
+    shapes = {layer.path: surgery.places.input_shape(layer.path) for layer in norms}
     unknown = [
         path
         for path, shape in shapes.items()
@@ -174,9 +191,33 @@ def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, 
     def note(path: str, _: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
         shapes[path] = tuple(inputs[0].shape) if inputs else None
 
-    if unknown and (surgery.inputs or surgery.kwargs):
-        surgery.profile(unknown, note)
+    if unknown and any(map(len, surgery.example)):
+        profile(surgery, unknown, note)
     return shapes
+
+
+def _check_examples(surgery: Surgery, layer: Layer, family: Family) -> None:
+    """Refuse a norm whose input does not have the examples on the first axis, since the new one would mix them."""
+    axis = surgery.places.batch_axis
+    is_last = isinstance(surgery.get(layer.path), (nn.LayerNorm, nn.RMSNorm)) and family in ("layer", "rms")
+    for index in surgery.places.read_by(layer.path):
+        where, shape = axis[index], surgery.map.flow[index].shape
+        if where == "free" or shape is None:
+            continue
+        if isinstance(where, Along):
+            is_first = where.axis < len(shape) - 1 if is_last else where.axis == 0
+            lie = f"along axis {where.axis} of {shape}"
+        else:
+            # The examples may be among others on the first axis; vectors have no positions.
+            is_first = is_last or len(shape) == 2 or shape[0] % axis.size == 0
+            lie = f"in {shape}, packed in a way that was not followed"
+        if not is_first:
+            raise surgery.unsupported(
+                layer.path,
+                f"its input has the {axis.size} examples {lie}, and {family} norm there would take its statistics "
+                "over several examples; move them to the first axis in front of the norm, or convert other parts "
+                "by only=",
+            )
 
 
 def _checked(**counts: int) -> int:

@@ -8,6 +8,7 @@ from math import isfinite, sqrt
 from torch.nn.modules.conv import _ConvNd
 
 from normless.edits._edit import Edit, edit
+from normless.edits._modules import affine, changed, operation, own_path, sums_of
 from normless.edits._surgery import Surgery
 from normless.nn._activation import ScaledActivation
 from normless.nn._standardized import ScaledStd, scaled_std
@@ -28,22 +29,24 @@ class StandardizeWeights(Edit):
     weight and so costs nothing. The classifier and the gating layers of squeeze-excite are unchanged.
     """
 
+    changes = "layers"
+
     def apply(self, surgery: Surgery) -> None:
-        refuse_fused(surgery, [norm for norm in surgery.map.norms if norm in surgery.removed])
+        refuse_fused(surgery, [norm for norm in surgery.map.norms if norm in surgery.log.removed])
         for path, ahead in _paths(surgery.map):
             # The path so far, since a module may be an activation here and later one of the residual stream.
             inside = {layer.path for layer in ahead}
             for layer in path:
                 if layer.kind == "weight" and not layer.gating and layer.path != surgery.map.classifier:
-                    source = surgery.input_of(layer)
+                    source = surgery.places.input_of(layer)
                     reads = source is not None and source.kind == "activation" and source.path in inside
                     self._standardize(surgery, layer, source if reads else None)
                 inside.add(layer.path)
 
     def _standardize(self, surgery: Surgery, layer: Layer, activation: Layer | None) -> None:
-        surgery.affine(layer.path)
-        new = surgery.changed(layer.path, scaled_std)
-        gain = 1.0 if activation is None else activation_gain(surgery.operation(activation))
+        affine(surgery, layer.path)
+        new = changed(surgery, layer.path, scaled_std)
+        gain = 1.0 if activation is None else activation_gain(operation(surgery, activation))
         if activation is not None and not isfinite(gain):
             reason = "the activation is constant, and no gain gives it a variance of 1"
             raise surgery.unsupported(activation.path, reason)
@@ -58,13 +61,13 @@ class StandardizeConvolutions(Edit):
     loses = "standardizes weights without a gain that could keep their scale"
 
     def apply(self, surgery: Surgery) -> None:
-        layers = [layer for layer in surgery.weight_layers() if not layer.gating and ":" not in layer.path]
+        layers = [layer for layer in surgery.places.weight_layers() if not layer.gating and ":" not in layer.path]
         layers = [layer for layer in layers if isinstance(surgery.get(layer.path), _ConvNd)]
-        if not any(layer in block.branch_layers for layer in layers for block in surgery.blocks()):
+        if not any(layer in block.branch_layers for layer in layers for block in surgery.places.blocks()):
             raise surgery.unsupported("", "it is for convolutional networks, and no branch has a convolution")
         for layer in layers:
-            surgery.affine(layer.path)
-            new = surgery.changed(layer.path, scaled_std)
+            affine(surgery, layer.path)
+            new = changed(surgery, layer.path, scaled_std)
             new.gain, new.scale = None, sqrt(new.weight[0].numel())
             surgery.record(layer.path, "weight standardized, no gain")
 
@@ -100,6 +103,7 @@ class PredictedVariance(Edit):
         alpha: α, the standard deviation of a branch's contribution; 0.2 in the papers.
     """
 
+    needs = frozenset({"no norms"})
     of_random_weights = True
 
     alpha: float = 0.2
@@ -107,8 +111,7 @@ class PredictedVariance(Edit):
     def apply(self, surgery: Surgery) -> None:
         if not self.alpha > 0:
             raise surgery.unsupported("", f"α is a number above 0, got {self.alpha}")
-        blocks = surgery.blocks()
-        surgery.need_no_norms()
+        blocks = surgery.places.blocks()
         for layer in _main(surgery, surgery.map.trunk_layers):
             reason = "it lies between blocks and belongs to none, so the variance after it is not known in advance"
             raise surgery.unsupported(layer.path, reason)
@@ -118,12 +121,12 @@ class PredictedVariance(Edit):
         for block in blocks:
             deviation = sqrt(stream.variance)
             _divide_input(surgery, block, deviation)
-            surgery.sum(block).branch_factor *= self.alpha
+            sums_of(surgery, block)[-1].branch_factor *= self.alpha
             surgery.record(block.name, f"x + {self.alpha:.4g}·f(x / {deviation:.4g})")
-            width = _standardized(surgery, surgery.last_weight(block)).weight.shape[0]
+            width = _standardized(surgery, surgery.places.last_weight(block)).weight.shape[0]
             stream = _after_skip(surgery, block, stream, channels / width).plus(self.alpha**2)
             for activation in _main(surgery, block.after_sum, "activation"):
-                stream = stream.through(surgery.operation(activation))
+                stream = stream.through(operation(surgery, activation))
             channels = width
 
 
@@ -133,8 +136,8 @@ def _after_stem(surgery: Surgery) -> tuple[Stream, int]:
     for layer in surgery.map.stem_layers:
         if layer.kind == "weight" and not layer.gating:
             stream, channels = Stream.standard(), _standardized(surgery, layer.path).weight.shape[0]
-        elif layer.kind == "activation" and surgery.is_left(layer):
-            stream = stream.through(surgery.operation(layer))
+        elif layer.kind == "activation" and surgery.places.is_left(layer):
+            stream = stream.through(operation(surgery, layer))
     return stream, channels
 
 
@@ -159,10 +162,10 @@ def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> N
     readers = [layer for layer in skip[:1] if not _reads_shared(surgery, block, layer)]
     if first.kind == "weight":
         readers.append(first)
-    elif first.path not in surgery.map.repeated and is_homogeneous(surgery.operation(first)):
+    elif first.path not in surgery.map.repeated and is_homogeneous(operation(surgery, first)):
         readers += [layer for layer in (*layers, *skip) if _reads(surgery, layer, first)]
     else:
-        path = surgery.own_path(first)
+        path = own_path(surgery, first)
         surgery.replace(path, ScaledActivation(surgery.get(path), 1 / deviation))
     for layer in readers:
         _standardized(surgery, layer.path).scale /= deviation
@@ -170,7 +173,7 @@ def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> N
 
 def _check(surgery: Surgery, block: ResidualBlock) -> None:
     """Refuse a block whose branch is more than a chain of weight layers and activations."""
-    end = surgery.branch_end(block)
+    end = surgery.places.branch_end(block)
     layers = tuple(_main(surgery, block.shared_layers + block.branch_layers))
     skip = tuple(_main(surgery, block.skip_layers))
     reason = None
@@ -191,7 +194,7 @@ def _check(surgery: Surgery, block: ResidualBlock) -> None:
                 reason = "its input is not the output of one layer of its path, and has an unknown variance"
                 raise surgery.unsupported(layer.path, reason)
     if skip and not _reads_shared(surgery, block, skip[0]):
-        same = surgery.input_of(skip[0]) == surgery.input_of(layers[0])
+        same = surgery.places.input_of(skip[0]) == surgery.places.input_of(layers[0])
         if any(_main(surgery, block.shared_layers)) or not same:
             raise surgery.unsupported(skip[0].path, f"it does not read what the branch reads, but {_NO_WEIGHT}")
 
@@ -205,9 +208,9 @@ def _standardized(surgery: Surgery, path: str) -> ScaledStd:
 
 def _reads(surgery: Surgery, layer: Layer, source: Layer) -> bool:
     """Whether the layer only reads the output of `source`, with at most removed norms and dropout in between."""
-    read = surgery.input_of(layer)
+    read = surgery.places.input_of(layer)
     while read is not None and read.kind == "dropout":
-        read = surgery.input_of(read)
+        read = surgery.places.input_of(read)
     return read is not None and read.path == source.path
 
 
@@ -219,4 +222,4 @@ def _reads_shared(surgery: Surgery, block: ResidualBlock, layer: Layer) -> bool:
 def _main(surgery: Surgery, layers: tuple[Layer, ...], *kinds: str) -> Iterator[Layer]:
     """Return the remaining layers of some kinds (by default weight layers and activations), without gates."""
     chosen = kinds or ("weight", "activation")
-    return (layer for layer in layers if layer.kind in chosen and not layer.gating and surgery.is_left(layer))
+    return (layer for layer in layers if layer.kind in chosen and not layer.gating and surgery.places.is_left(layer))

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits._edit import Edit, edit
+from normless.edits._modules import affine, not_in_place, own_path, sums_of
 from normless.edits._norm_places import (
     batch_norm_like,
     idle_siblings,
@@ -41,6 +42,8 @@ FinalNorms = Literal["replace", "keep"]
 @edit
 class RemoveNorms(Edit):
     """Remove every normalization with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
+
+    changes = "norms removed"
 
     def apply(self, surgery: Surgery) -> None:
         remove_norms(surgery)
@@ -76,9 +79,9 @@ class NormOnSkip(Edit):
     def apply(self, surgery: Surgery) -> None:
         if self.place not in ("after_sum", "skip_path"):
             raise surgery.unsupported("", f"the place is after_sum or skip_path, not {self.place!r}")
-        for block in surgery.blocks():
-            total = surgery.sum(block)
-            norm = batch_norm_like(surgery, surgery.last_weight(block)).train(total.training)
+        for block in surgery.places.blocks():
+            total = sums_of(surgery, block)[-1]
+            norm = batch_norm_like(surgery, surgery.places.last_weight(block)).train(total.training)
             setattr(total, "norm_total" if self.place == "after_sum" else "norm_skip", norm)
             surgery.record(block.name, f"{describe(norm)} {self.place.replace('_', ' ')}")
 
@@ -90,9 +93,9 @@ class OnlyFinalNorm(Edit):
     loses = "adds a norm before the classifier"
 
     def apply(self, surgery: Surgery) -> None:
-        path = surgery.classifier()
+        path = surgery.places.classifier()
         remove_norms(surgery)
-        classifier = surgery.affine(path)
+        classifier = affine(surgery, path)
         if not isinstance(classifier, nn.Linear):
             raise surgery.unsupported(path, "the classifier is not a linear layer")
         weight = classifier.weight
@@ -107,7 +110,7 @@ class HeadDropout(Edit):
     probability: float = 0.6
 
     def apply(self, surgery: Surgery) -> None:
-        path = surgery.classifier()
+        path = surgery.places.classifier()
         if not 0 <= self.probability < 1:
             raise surgery.unsupported(path, f"a drop probability lies in [0, 1), got {self.probability}")
         _put_before(surgery, path, nn.Dropout(self.probability), f"dropout {self.probability:g}")
@@ -124,18 +127,18 @@ class OnlyTopNorm(Edit):
     loses = "removes all norms but one"
 
     def apply(self, surgery: Surgery) -> None:
-        last = surgery.blocks()[-1]
-        kept = next((layer.path for layer in surgery.left(surgery.map.head_layers, "norm")), None)
+        last = surgery.places.blocks()[-1]
+        kept = next((layer.path for layer in surgery.places.left(surgery.map.head_layers, "norm")), None)
         remove_norms(surgery, kept)
         if kept is not None:
             surgery.record(kept, "kept: the one norm at the top")
             return
-        norm = batch_norm_like(surgery, surgery.last_weight(last))
+        norm = batch_norm_like(surgery, surgery.places.last_weight(last))
         if last.activation_after_sum is None:
-            surgery.sum(last).norm_total = norm.train(surgery.model.training)
+            sums_of(surgery, last)[-1].norm_total = norm.train(surgery.model.training)
             surgery.record(last.name, f"{describe(norm)} after the sum")
         else:
-            path = surgery.own_path(next(layer for layer in last.after_sum if layer.kind == "activation"))
+            path = own_path(surgery, next(layer for layer in last.after_sum if layer.kind == "activation"))
             surgery.replace(path, nn.Sequential(surgery.get(path), norm))
             surgery.record(path, f"{describe(norm)} after it")
 
@@ -171,7 +174,7 @@ class PointwiseNorms(Edit):
             raise surgery.unsupported("", f"it has no normalization {what}")
         keep_directions(surgery)
         kept = self._kept(surgery)
-        for layer in surgery.norms():
+        for layer in surgery.places.norms():
             if layer.path in kept:
                 surgery.record(layer.path, "kept: the outputs are read from what it normalizes")
                 continue
@@ -182,10 +185,10 @@ class PointwiseNorms(Edit):
         """Return the paths of the normalizations to keep."""
         if self.final == "replace":
             return set()
-        found = {layer.path for layer in surgery.left(surgery.map.head_layers, "norm")}
+        found = {layer.path for layer in surgery.places.left(surgery.map.head_layers, "norm")}
         if not found:
             raise surgery.unsupported("", "no normalization that could be kept follows its last block")
-        if {layer.path for layer in surgery.norms()} <= found:
+        if {layer.path for layer in surgery.places.norms()} <= found:
             raise surgery.unsupported("", "all of its normalizations would be kept")
         return found
 
@@ -198,10 +201,10 @@ class PointwiseNorms(Edit):
         gamma = (layer.gamma or "").removeprefix(f"{layer.path}.")
         is_known = is_plain(old) or has_channels_first(old) or gamma not in dict(old.named_parameters())
         new.channels_first = has_channels_first(old) if is_known else self._scales_second(surgery, layer, old, gamma)
-        new.order = output_order(old, surgery.input_shape(layer.path))
+        new.order = output_order(old, surgery.places.input_shape(layer.path))
         new.to(next(chain(old.parameters(), surgery.model.parameters())))
         for reader in readers_outside(surgery, layer):
-            surgery.not_in_place(reader)
+            not_in_place(surgery, reader)
         surgery.record(layer.path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
         others = [self._of_idle(idle, layer, new, alpha) for idle in idle_siblings(surgery, layer)]
         replace_norm(surgery, layer, new, others)
@@ -224,7 +227,7 @@ class PointwiseNorms(Edit):
         """Whether γ scales the second axis of the input of a norm of an unknown class, which is run to find out."""
         if surgery.original is not None and type(old).__module__.partition(".")[0] != "torch" and gamma:
             raise MissingValuesError("Which axis γ scales shows when the norm runs.")
-        return scales_second_axis(old, gamma, surgery.input_shape(layer.path))
+        return scales_second_axis(old, gamma, surgery.places.input_shape(layer.path))
 
 
 @edit
@@ -244,7 +247,7 @@ class LayerNormScaling(StackEdit):
                         block.name, "it is not an attention, with which a transformer layer begins"
                     )
                 for norm in _norms_ahead(surgery, block):
-                    path, factor = surgery.own_path(norm), 1 / sqrt(number)
+                    path, factor = own_path(surgery, norm), 1 / sqrt(number)
                     if inside_of(surgery, norm).after:
                         raise surgery.unsupported(path, "an activation follows the normalization inside its module")
                     parts = OrderedDict(norm=surgery.get(path), factor=Function(torch.mul, (factor,)))
@@ -265,21 +268,21 @@ class BranchEndNorms(Edit):
     gamma: float = 1.0
 
     def apply(self, surgery: Surgery) -> None:
-        for block in surgery.blocks():
+        for block in surgery.places.blocks():
             ahead = _norms_ahead(surgery, block)
             for position, (branch, end) in enumerate(zip(block.branches, block.ends, strict=True)):
                 if end is not None and end.kind == "norm":
                     raise surgery.unsupported(block.name, f"its branch ends in a normalization already, {end.path}")
-                norm = self._fresh(surgery, block, ahead[0], surgery.last_weight(block, branch))
+                norm = self._fresh(surgery, block, ahead[0], surgery.places.last_weight(block, branch))
                 norm.train(surgery.model.training)
                 after = branch[branch.index(end) + 1 :] if end is not None else ()
-                if after and after[0].kind in ("dropout", "scale") and surgery.stands_alone(after[0]):
+                if after and after[0].kind in ("dropout", "scale") and surgery.places.stands_alone(after[0]):
                     parts = OrderedDict(norm=norm, factor=surgery.get(after[0].path))
                     surgery.replace(after[0].path, nn.Sequential(parts))
-                elif len(surgery.sums(block)) < len(block.branches):
+                elif len(sums_of(surgery, block)) < len(block.branches):
                     raise surgery.unsupported(block.name, "its branches are added to each other before the skip path")
                 else:
-                    surgery.sums(block)[position].norm_branch = norm
+                    sums_of(surgery, block)[position].norm_branch = norm
                 surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")
 
     def _fresh(self, surgery: Surgery, block: ResidualBlock, like: Layer, last: str) -> nn.Module:
@@ -293,7 +296,7 @@ class BranchEndNorms(Edit):
             # The branch returns the shape that the block reads.
             norm = deepcopy(old)
         else:
-            with surgery.refusing_at(like.path):
+            with surgery.log.refusing_at(like.path):
                 norm = of_channels(old, outputs_at(surgery, last))
         for name, parameter in norm.named_parameters():
             nn.init.constant_(parameter.requires_grad_(), self.gamma - like.offset if name == gamma else 0.0)
@@ -312,7 +315,7 @@ def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
 
 def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> None:
     """Put a module before the classifier, after modules that are there already."""
-    classifier = surgery.affine(path)
+    classifier = affine(surgery, path)
     module.train(classifier.training)
     classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)
     surgery.record(path, f"{what} before it")

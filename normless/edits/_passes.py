@@ -96,6 +96,7 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool, follows: bool) -
             names.append(name)
             parameters.append(parameter)
 
+    inputs, kwargs = surgery.example
     with running(model, training):
         outputs: list[Tensor] = []
         for graph in (True, False):  # Forward code may write into parameters, which autograd refuses.
@@ -104,7 +105,7 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool, follows: bool) -
             try:
                 following = _Followed(seen).following(model) if follows else nullcontext()
                 with torch.set_grad_enabled(graph), following:
-                    outputs = [*tensors_in(applied(model, *surgery.inputs, **surgery.kwargs))]
+                    outputs = [*tensors_in(applied(model, *inputs, **kwargs))]
                 seen.error = None
                 break
             except Exception as error:

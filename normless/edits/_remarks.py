@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -14,8 +14,6 @@ from normless._internal.arguments import CallArguments
 from normless.edits._batches import run_batches
 from normless.edits._calibration import distance
 from normless.edits._edit import Edit
-from normless.edits._norm_variants import ReplaceNorms
-from normless.edits._norms import RemoveNorms
 from normless.edits._surgery import Surgery
 from normless.residual._batch_statistics import keeps_statistics
 from normless.residual._description import with_article
@@ -39,7 +37,7 @@ class TrainedFunction:
 
 def trained_function(surgery: Surgery, given: CallArguments) -> TrainedFunction | None:
     """Run a trained network before its conversion; return None for a fresh network, or one that does not run."""
-    if surgery.is_meta or surgery.trained_norm() is None or not any(map(len, given)):
+    if surgery.places.is_meta or surgery.places.trained_norm is None or not any(map(len, given)):
         return None
     kept = {":" not in path and keeps_statistics(surgery.get(path)) for path in surgery.map.norms}
     outputs = _outputs(surgery, given)
@@ -54,7 +52,7 @@ def _outputs(surgery: Surgery, given: CallArguments) -> list[list[Tensor]] | Non
 
 
 def lost_function(
-    surgery: Surgery, text: str, edits: Iterable[Edit], given: CallArguments, known: TrainedFunction | None
+    surgery: Surgery, text: str, edits: Sequence[Edit], given: CallArguments, known: TrainedFunction | None
 ) -> Iterator[str]:
     """Yield a clause if a trained network's outputs in evaluation are not those it had, with the calls to make."""
     made = None if known is None or surgery.calibration.report is not None else _outputs(surgery, given)
@@ -63,11 +61,10 @@ def lost_function(
     far = distance(chain.from_iterable(made), chain.from_iterable(known.outputs))
     if far <= _DIFFERS:
         return
-    kept = not any(own.loses for own in edits) and (
-        known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits)
-    )
-    scheme = text if kept else "skipinit" if known.with_statistics else ""
-    calls = [f'nl.refit(model, "{scheme}", batches)'] * bool(scheme)
+    removes = any(own.changes == "norms removed" for own in edits)
+    kept = not any(own.loses for own in edits) and (known.with_statistics or not removes)
+    keeping = text if kept else "skipinit" if known.with_statistics else ""
+    calls = [f'nl.refit(model, "{keeping}", batches)'] * bool(keeping)
     calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
     yield (
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "
@@ -75,36 +72,31 @@ def lost_function(
     )
 
 
-def unchanged(surgery: Surgery, text: str, edits: Sequence[Edit]) -> Iterator[str]:
+def unchanged(surgery: Surgery, scheme: str, edits: Sequence[Edit]) -> Iterator[str]:
     """Yield a clause if a scheme of norms, which is to change them, found nothing to change."""
-    norms = [surgery.map.by_path[path] for path in surgery.map.norms]
-    if text.partition("(")[0] == "batch_norm" and not edits:
+    norms = surgery.places.norms()
+    if scheme == "batch_norm" and not edits:
         if any(":" not in own.path and isinstance(surgery.get(own.path), _BatchNorm) for own in norms):
             return
         first = next((f" ({own.path} is {with_article(own.description)})" for own in norms), "")
         what = f"it has no batch norm{first}; batch_norm(replace=True) replaces norms of images and vectors"
         yield f"nothing changes, since {what}"
-    elif edits and all(isinstance(edit, ReplaceNorms) for edit in edits) and not surgery.replaced:
+    elif edits and not surgery.log.replaced and all(own.changes == "norms replaced" for own in edits):
         yield "nothing changes, since its norms are so already, or are kept for the reasons in the plan"
 
 
 def remarks(surgery: Surgery) -> Iterator[str]:
     """Yield a clause for each thing that a person would want to know of a finished conversion."""
-    if surgery.is_meta:
+    yield from surgery.log.remarks
+    if surgery.places.is_meta:
         return
-    trained = surgery.trained_norm()
-    if trained is not None:
-        yield from (
-            f"the weights stay as they were, {change.what.removeprefix('left: ')}"
-            for change in surgery.changes
-            if change.edit.startswith("KeepScale") and "is trained" in change.what
-        )
+    if surgery.places.trained_norm is not None:
         classifier = surgery.map.by_path.get(surgery.map.classifier or "")
-        if classifier is not None and surgery.zeroed.intersection(classifier.parameters):
+        if classifier is not None and surgery.log.zeroed.intersection(classifier.parameters):
             yield f"the trained classifier {classifier.path} starts again at zero"
     closed = []
     for block in surgery.map.walk():
-        for layer in surgery.left(block.branch_layers, "scale"):
+        for layer in surgery.places.left(block.branch_layers, "scale"):
             # A factor of a branch that was removed is not a parameter any more.
             with suppress(KeyError):
                 factor = None if layer.gamma is None or layer.gating else surgery.parameter(layer.gamma).detach()

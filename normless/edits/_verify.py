@@ -46,7 +46,7 @@ def verify(surgery: Surgery, original: nn.Module | None, allow_partial: bool = F
         _check_runs(surgery, seen)
         if not allow_partial:
             _check_norms(surgery, seen)
-    missed = sorted(path for path in surgery.replaced if not any(seen.runs[path] for seen in passes))
+    missed = sorted(path for path in surgery.log.replaced if not any(seen.runs[path] for seen in passes))
     if missed:
         raise UnsupportedEditError(_wrong_count(surgery, missed[0], 0))
     if all(check_finite(surgery, seen, original) for seen in reversed(passes)):
@@ -56,15 +56,15 @@ def verify(surgery: Surgery, original: nn.Module | None, allow_partial: bool = F
 def _check_norms(surgery: Surgery, seen: Pass) -> None:
     """Refuse a norm function in a module that no edit changed and that is not in the residual map."""
     known = (*surgery.map.norms, *surgery.map.directions)
-    kept = {path.partition(":")[0] for path in known if path not in surgery.removed}
-    changed = tuple(f"{path}." for path in surgery.replaced)
-    paths = surgery.original_paths - surgery.replaced - kept
-    unseen = {path for path in paths if surgery.covers(path) and not path.startswith(changed)}
+    kept = {path.partition(":")[0] for path in known if path not in surgery.log.removed}
+    changed = tuple(f"{path}." for path in surgery.log.replaced)
+    paths = surgery.places.paths - surgery.log.replaced - kept
+    unseen = {path for path in paths if surgery.places.covers(path) and not path.startswith(changed)}
     if unseen.isdisjoint(seen.norms):
         return
     # A standardized weight is not an activation.
     with in_mode(surgery.model, seen.training):
-        tape = recorded(surgery.model, surgery.inputs, surgery.kwargs)
+        tape = recorded(surgery.model, *surgery.example)
     norms = (node for node in tape.nodes if node.active and any(norm in node.name for norm in NORMS))
     found = {node.modules[-1]: node.name for node in norms if node.modules[-1] in unseen}
     if found:
@@ -78,11 +78,14 @@ def _check_norms(surgery: Surgery, seen: Pass) -> None:
 
 def _check_runs(surgery: Surgery, seen: Pass) -> None:
     """Check that modules of edits run at most as often as those they replaced, and sums if their branches run."""
-    for path in sorted(surgery.replaced):
-        parent = seen.runs[path.rpartition(".")[0]] if path not in surgery.runs else 1
-        if seen.runs[path] > max(1, surgery.runs[path], parent):
+    for path in sorted(surgery.log.replaced):
+        parent = seen.runs[path.rpartition(".")[0]] if path not in surgery.places.runs else 1
+        parent *= surgery.lifted.runs.get(path, 1)
+        if seen.runs[path] > max(1, surgery.places.runs[path], parent):
             raise UnsupportedEditError(_wrong_count(surgery, path, seen.runs[path]))
-    for block, paths in surgery.lifted_sums():
+    for block in surgery.map.walk():
+        calls = (addition.made_by for addition in block.additions)
+        paths = [surgery.lifted.sums[call] for call in calls if call in surgery.lifted.sums]
         weights = [path for path in block.branch if ":" not in path and surgery.map.by_path[path].called]
         missing = [path for path in paths if not seen.runs[path]]
         if missing and weights and all(seen.runs[path] for path in weights):

@@ -23,6 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from normless._internal.arguments import forward_arguments
 from normless._internal.copying import Model, copied
 from normless.edits import Surgery
+from normless.edits._modules import not_in_place, sums_of
 from normless.errors import UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
 from normless.nn._affine import ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, of_class
@@ -46,13 +47,13 @@ def prepare(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: An
         UnresolvedStructureError: its residual structure could not be read.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    surgery = Surgery(copied(model), residual_map(model, *inputs, **kwargs), inputs, kwargs)
+    surgery = Surgery(copied(model), residual_map(model, *inputs, **kwargs), (inputs, dict(kwargs)))
     for layer in surgery.map.layers():
         with suppress(UnsupportedEditError):
-            surgery.not_in_place(layer)
+            not_in_place(surgery, layer)
     for block in surgery.map.walk():
         with suppress(UnsupportedEditError):
-            surgery.sums(block)
+            sums_of(surgery, block)
     assert isinstance(surgery.model, type(model))
     return surgery.model
 

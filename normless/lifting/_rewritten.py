@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 import pickle
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial, update_wrapper
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from normless.errors import FixedArgumentError, LiftError
+from normless.errors import LiftError
 from normless.lifting._source import definition_of
+from normless.lifting._turns import LOOPS, REPEATING, contains, in_turns, turn
 from normless.recording._places import Place, Routine
 
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
@@ -28,19 +30,8 @@ _Target = tuple[SourceSpan, str, Arguments]
 Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
 """The name and source of each new function, and the original function, or its class and name there."""
 
+Methods = tuple[tuple[str, Callable[..., Any]], ...]
 MODULE, TURNS = "normless_module", "normless_turns"
-
-
-def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Module:
-    """Return the child for the next run of an expression in one run of its method."""
-    turns[place] += 1
-    if turns[place] > len(modules):
-        raise FixedArgumentError(
-            f"A converted network repeats an operation {turns[place]} times or more that ran {len(modules)} times on "
-            "the example inputs of its conversion, so a module is missing. Convert the original network with "
-            "example inputs for which the operation runs as often."
-        )
-    return modules[turns[place] - 1]
 
 
 def interpolated(start: Tensor, end: Tensor, weight: Tensor | float, from_start: bool) -> tuple[Tensor, Tensor]:
@@ -116,13 +107,19 @@ class Rewriter:
 
     def replace(self, replacements: dict[Place, tuple[list[str], Arguments]]) -> None:
         """Replace expressions by calls of children, several in turn, or by their first argument without a child."""
-        for place in replacements:
+        for place, (names, _) in replacements.items():
             self._function(place)
+            if len({*names}) > 1 and not self._loops_around(place):
+                raise LiftError(
+                    f"line {place.position[0]} of its code, in {place.routine.name}, runs for several branches, and "
+                    "no loop around it tells which is next; add in a module of each branch"
+                )
         self.replacements |= replacements
         sources = (
             (function.name, self._source(key, function), function.origin) for key, function in self.functions.items()
         )
-        self.module.__class__ = _rewritten_class(self.original, tuple(sources))
+        methods = getattr(type(self.module), "normless_methods", ())
+        self.module.__class__ = _rewritten_class(self.original, tuple(sources), methods)
         for name, value in list(vars(self.module).items()):
             if name not in ("_modules", "_parameters", "_buffers"):
                 vars(self.module)[name] = self._rebound(value)
@@ -141,13 +138,45 @@ class Rewriter:
     def _source(self, key: Place | Routine, function: _Function) -> str:
         """Return the new source of a function."""
         targets: list[_Target] = []
+        loops: list[tuple[SourceSpan, int]] = []
         for number, (place, (names, arguments)) in enumerate(self.replacements.items()):
+            order, own = in_turns(names)
+            counted = self._counted(place) if order == "loop" else None
+            if order == "loop" and counted is None:
+                order, own = "once", names
+            elif counted is not None and counted[0] == key:
+                loops.append((counted[1], number))
             if key == (place.caller or place.routine):
-                children = [f"{function.module}.{name}" for name in names]
-                turn_of_several = f"normless_turn({TURNS}, {number}, ({', '.join(children)}))"
+                children = [f"{function.module}.{name}" for name in own]
+                turn_of_several = f"normless_turn({TURNS}, {number}, ({', '.join(children)}), {order!r})"
                 child = turn_of_several if len(children) > 1 else "".join(children)
                 targets.append((place.position, child, arguments))
-        return _source(function.function, tuple(targets), function.caller is not None, len(self.replacements))
+        changes = tuple(targets), tuple(loops)
+        return _source(function.function, changes, function.caller is not None, len(self.replacements))
+
+    def _loops_around(self, place: Place) -> list[tuple[Place | Routine, ast.AST]]:
+        """Return what repeats a place or the calls of its function, innermost first, with the keys of functions."""
+        around: list[tuple[Place | Routine, ast.AST]] = []
+        for step in place.chain():
+            key = step.caller or step.routine
+            definition = definition_of(self.functions[key].function)
+            inside = (node for node in ast.walk(definition) if node is not definition and isinstance(node, REPEATING))
+            around += [(key, node) for node in inside if contains(node, step)][::-1]
+        return around
+
+    def _counted(self, place: Place) -> tuple[Place | Routine, SourceSpan] | None:
+        """Return the loop whose starts tell the branch for which a place runs; None if it is in one loop."""
+        loops = self._loops_around(place)
+        if len(loops) < 2:
+            return None
+        key, loop = loops[0]
+        if not isinstance(loop, LOOPS):
+            raise LiftError(
+                f"line {place.position[0]} of its code, in {place.routine.name}, runs several times for each of "
+                "several branches, and not in a `for` or `while` loop; add in such a loop, or in a module of each "
+                "branch"
+            )
+        return key, _position(loop)
 
     def _function(self, place: Place) -> _Function:
         """Return the function of a place; replace the call of a function that is not a method by a call of a copy."""
@@ -181,10 +210,23 @@ class Rewriter:
 
 
 @lru_cache(maxsize=1024)
-def _source(function: Any, targets: tuple[_Target, ...], is_copy: bool, turns: int) -> str:
-    """Return the source of a function with calls of children at some positions; blocks of one class share it."""
+def _source(
+    function: Any,
+    changes: tuple[tuple[_Target, ...], tuple[tuple[SourceSpan, int], ...]],
+    is_copy: bool,
+    turns: int,
+) -> str:
+    """Return the source of a function with calls of children at some positions; blocks of one class share it.
+
+    `changes` are these calls, and the loops whose starts are counted.
+    """
     definition = definition_of(function)
-    changed = _Transformer({_at(definition, place): target for place, *target in targets}).visit(definition)
+    targets, loops = changes
+    counted: dict[SourceSpan, list[int]] = defaultdict(list)
+    for position, number in loops:
+        counted[position].append(number)
+    transformer = _Transformer({_at(definition, place): target for place, *target in targets}, dict(counted))
+    changed = transformer.visit(definition)
     if is_copy:
         changed.args.kwonlyargs += [ast.arg(MODULE), ast.arg(TURNS)]
         changed.args.kw_defaults += [None, None]
@@ -246,9 +288,13 @@ class _Transformer(ast.NodeTransformer):
     """Replace expressions of a function by calls of children."""
 
     targets: dict[ast.AST, Any]
+    loops: dict[SourceSpan, list[int]]
 
     def visit(self, node: ast.AST) -> Any:
         visited = super().visit(node)
+        if isinstance(node, LOOPS):
+            counts = self.loops.get(_position(node), ())
+            return [*(ast.parse(f"{TURNS}[{number}] += 1").body[0] for number in counts), visited]
         if node not in self.targets:
             return visited
         child, arguments = self.targets[node]
@@ -287,16 +333,24 @@ def _enclosed(function: Any) -> dict[str, Any]:
     return dict(zip(function.__code__.co_freevars, cells, strict=True))
 
 
+def give_method(module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+    """Turn a module's class into a subclass with another method, an importable function."""
+    kind: Any = type(module)
+    original, sources = getattr(kind, "normless_original", kind), getattr(kind, "normless_sources", ())
+    module.__class__ = _rewritten_class(original, sources, ((name, function),))
+
+
 @cache
-def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Module]:
-    """Return the subclass of a class with functions from new sources, the same subclass for the same sources."""
+def _rewritten_class(original: type[nn.Module], sources: Sources, methods: Methods) -> type[nn.Module]:
+    """Return the subclass of a class with functions from new sources, and other methods; the same for the same."""
     members: dict[str, Any] = {}
     for name, source, origin in sources:
         member = vars(origin[0])[origin[1]] if isinstance(origin, tuple) else origin
         old = inspect.unwrap(member)
         new = _compiled(original, name, source, old)
         members[name] = staticmethod(new) if name.startswith("normless_") else _decorated(member, old, new)
-    members |= {"normless_original": original, "normless_sources": sources, "__reduce_ex__": _reduce}
+    members |= {"normless_original": original, "normless_sources": sources, "normless_methods": methods}
+    members |= {"__reduce_ex__": _reduce, **dict(methods)}
     members |= {name: getattr(original, name) for name in ("__module__", "__qualname__")}
     return type(original.__name__, (original,), members)
 
@@ -335,9 +389,9 @@ def _decorated(member: Any, old: Any, new: Any) -> Any:
 
 def _reduce(self: nn.Module, protocol: object) -> tuple[Any, ...]:
     kind: Any = type(self)
-    return _restored, (kind.normless_original, kind.normless_sources), self.__dict__.copy()
+    return _restored, (kind.normless_original, kind.normless_sources, kind.normless_methods), self.__dict__.copy()
 
 
-def _restored(original: Any, sources: Sources) -> nn.Module:
-    kind = _rewritten_class(original, sources)
+def _restored(original: Any, sources: Sources, methods: Methods) -> nn.Module:
+    kind = _rewritten_class(original, sources, methods)
     return kind.__new__(kind)

@@ -77,6 +77,11 @@ class Layer:
     made_by: Call | None = field(default=None, compare=False)
     beside: bool = field(default=False, compare=False)
 
+    @property
+    def key(self) -> Call | tuple[str, int]:
+        """The call that makes it or, for a module, its path and run."""
+        return self.made_by or (self.path, self.call)
+
 
 @dataclass(frozen=True)
 class Head:

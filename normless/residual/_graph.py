@@ -33,6 +33,7 @@ class Fixed:
         offset: the sum of the numbers added in its computation.
         is_parameter: whether it is itself a parameter.
         degrees: its degree of homogeneity in each parameter, 0 for one divided by its own norm (see `degrees_of`).
+        moves: the operations that made it of one parameter, if they only select and rearrange elements, else None.
     """
 
     parameters: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Fixed:
     offset: float = 0.0
     is_parameter: bool = False
     degrees: tuple[tuple[str, float], ...] = field(default=(), compare=False)
+    moves: tuple[Operation, ...] | None = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -26,6 +26,8 @@ class ResidualMap:
         flow: the dataflow from which the map was read.
         heads: the weight layers that compute the outputs.
         elsewhere: for a map of a part of a network, the paths of the layers that also run outside the part.
+        alike: for the key of each layer of a later step of a loop, and for each of its additions, that of the first
+            step (see `with_shared_once`).
     """
 
     blocks: tuple[ResidualBlock, ...]
@@ -36,6 +38,7 @@ class ResidualMap:
     flow: Dataflow = field(default_factory=Dataflow, compare=False, repr=False)
     heads: tuple[Head, ...] = field(default=(), compare=False)
     elsewhere: frozenset[str] = frozenset()
+    alike: Mapping[Hashable, Hashable] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def depth(self) -> int:
@@ -86,27 +89,6 @@ class ResidualMap:
         )
         left = {*self.layers()} - {*part.layers()}
         return replace(part, elsewhere=frozenset(layer.path for layer in left))
-
-    def with_shared_once(self) -> ResidualMap:
-        """Merge the runs of shared modules, as in a Siamese network or a block that runs repeatedly.
-
-        Blocks with the same layers and the same sum become one block with the `levels` of all. Later runs of layers
-        outside blocks are dropped.
-        """
-        blocks: dict[Any, ResidualBlock] = {}
-        for block in self.blocks:
-            additions = tuple((addition.made_by.spot, addition.branch) for addition in block.additions)
-            key = (tuple(layer.path for layer in block.layers), additions, block.sum)
-            known = blocks.setdefault(key, block)
-            if known is not block:
-                blocks[key] = replace(known, levels=tuple(dict.fromkeys((*known.levels, *block.levels))))
-        first = {layer.path for layer in self.layers() if not layer.call}
-
-        def once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-            return tuple(layer for layer in layers if not layer.call or layer.path not in first)
-
-        stem, trunk, head = map(once, (self.stem_layers, self.trunk_layers, self.head_layers))
-        return replace(self, blocks=tuple(blocks.values()), stem_layers=stem, trunk_layers=trunk, head_layers=head)
 
     def with_every_norm(self) -> ResidualMap:
         """Turn the normalizations that define outputs or attention logits into ordinary norms."""

@@ -55,6 +55,10 @@ LAYOUT = RESHAPE | {
 PART = {"select", "slice", "unbind", "getitem"}
 SPLIT = {"split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
 VIEW = {"view", "slice", "select", "permute", "transpose", "narrow", "unsqueeze", "squeeze", "getitem", "diagonal"}
+# These select, rearrange or repeat elements, by arguments that are no tensors.
+MOVING = (LAYOUT | PART | SPLIT | {"expand", "repeat", "narrow", "repeat_interleave"}) - {
+    "to", "_to_copy", "type_as", "float", "half", "bfloat16", "lift_fresh_copy", "channel_shuffle",
+}  # fmt: skip
 # These copy an activation.
 COPYING = {"expand", "repeat", "repeat_interleave", "stack", "cat", "tile"}
 ADDITION = {"add", "sub", "rsub", "lerp"}

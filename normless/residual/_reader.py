@@ -14,7 +14,7 @@ from normless.recording._passes import recorded
 from normless.recording._tape import Node, Tape
 from normless.residual._degrees import Degrees, degrees_of
 from normless.residual._graph import Dataflow, Fixed, Operand, Operation
-from normless.residual._operations import LAYOUT, RANDOM, SHAPE_ONLY, SQUARE_ROOT
+from normless.residual._operations import LAYOUT, MOVING, RANDOM, SHAPE_ONLY, SQUARE_ROOT
 
 _TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
 
@@ -130,7 +130,15 @@ class _Reader:
             rooted=name in SQUARE_ROOT or any(source.rooted for source in fixed),
             offset=sum(numbers) + sum(source.offset for source in fixed),
             degrees=self._degrees(node, name) if parameters else (),
+            moves=self._moves(node, name, fixed),
         )
+
+    def _moves(self, node: Node, name: str, fixed: list[Fixed]) -> tuple[Operation, ...] | None:
+        """Return the operations that made a tensor of one parameter by rearranging it, None if others did."""
+        if name not in MOVING or len(fixed) != 1 or fixed[0].moves is None:
+            return None
+        arguments = self._plain((*node.args, *node.kwargs.values()))
+        return (*fixed[0].moves, Operation(name, shape=node.shape, arguments=arguments))
 
     def _degrees(self, node: Node, name: str) -> tuple[tuple[str, float], ...]:
         """Return the degrees of homogeneity of a tensor that is computed from parameters alone."""

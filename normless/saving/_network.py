@@ -25,7 +25,7 @@ from normless._internal.copying import copied
 from normless._internal.warn import warn
 from normless.affine._maps import FROZEN
 from normless.code_names import name_code, names_of_data, remember_code
-from normless.conversion import MARK, convert, scheme_of, silent_conversions
+from normless.conversion import MARK, convert_on, scheme_of
 from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
 from normless.exclusive import exclusive
 from normless.models._spec import ZOOS, Inputs, build_model, build_with_inputs
@@ -195,8 +195,8 @@ def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -
             setattr(net, MARK, recipe.scheme)
             return net, inputs
         # Whether the conversion may be partial was decided before; that it is the same is checked later.
-        with silent_conversions():
-            return convert(original, recipe.scheme, *positional, allow_partial=True, **keywords), inputs
+        given = [(positional, keywords)]
+        return convert_on(original, recipe.scheme, given, allow_partial=True, tells=False), inputs
 
 
 def _code(recipe: Recipe, original: str | nn.Module | None) -> dict[str, Path]:

@@ -17,7 +17,7 @@ from normless.conversion import CONVERSION, MARK
 from normless.errors import RecipeError
 
 # What every module has, and what a recipe holds elsewhere.
-_OF_EVERY_MODULE = {*vars(nn.Module()), MARK, CONVERSION, CARRIED, "save_pretrained"}
+_OF_EVERY_MODULE = {*vars(nn.Module()), MARK, CONVERSION, CARRIED}
 # Longer containers are data.
 _LONGEST = 1000
 _FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)

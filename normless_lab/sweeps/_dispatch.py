@@ -18,7 +18,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn as Remaining,
@@ -68,55 +67,56 @@ class SweepProgress(LaboratoryListener):
         self.outcomes: Counter[str] = Counter()
         self._wanted = self._finished = 0
         self._last_line = -SECONDS_BETWEEN_LINES
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            Remaining(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._bar.add_task(name, total=None, visible=False, text="")
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeElapsedColumn(),
-                Remaining(),
-                console=self.console,
-            )
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
+        if not self._bar.disable:  # Before rich 14 it prints an empty line.
             self._bar.stop()
+
+    def start(self, name: str) -> None:
+        """Begin with another set of runs, whose number is not known yet."""
+        self.name = name
+        self.outcomes.clear()
+        self._bar.reset(self._task, total=None, description=name, visible=True, text="")
 
     def on_begin(self, missing: int, finished: int) -> None:
         """The runs of the grid, or those of an extension."""
         self._wanted, self._finished = missing + finished, finished
-        if self._bar is None:
-            self._print(f"{missing} runs to do, {finished} finished before")
-            return
-        if self._task is None:
-            self._task = self._bar.add_task(self.name, total=self._wanted, completed=finished, text="")
-        self._bar.update(self._task, total=self._wanted, completed=finished)
+        if self._bar.disable:
+            self.print(f"{missing} runs to do, {finished} finished before")
+        self._bar.update(self._task, total=self._wanted, completed=finished, visible=True)
 
     def on_runs(self, rows: Sequence[RunRow]) -> None:
         """Show the number of finished runs."""
         self.outcomes.update(row.outcome for row in rows)
         self._finished += len(rows)
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self._finished, text=self._counts())
-        elif self._finished == self._wanted or time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+        counts = ", ".join(f"{self.outcomes[name]} {name}" for name in OUTCOMES if self.outcomes[name])
+        self._bar.update(self._task, completed=self._finished, text=counts)
+        is_due = self._finished == self._wanted or time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES
+        if self._bar.disable and is_due:
             self._last_line = time.monotonic()
-            self._print(f"{self._finished} of {self._wanted} runs ({self._counts()})")
+            self.print(f"{self._finished} of {self._wanted} runs ({counts})")
 
     def on_resubmit(self, config_hash: str, error: str) -> None:
         """Report the lost worker."""
-        self._print(f"run {config_hash[:8]}: {error} It goes on in another process.")
+        self.print(f"run {config_hash[:8]}: {error} It goes on in another process.")
 
-    def _counts(self) -> str:
-        return ", ".join(f"{self.outcomes[name]} {name}" for name in OUTCOMES if self.outcomes[name])
-
-    def _print(self, line: str) -> None:
+    def print(self, line: str) -> None:
+        """Print a line about the runs."""
         self.console.print(f"{self.name}: {line}", markup=False, highlight=False, soft_wrap=True)
 
 

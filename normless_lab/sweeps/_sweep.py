@@ -66,10 +66,6 @@ class RateGrid:
             )
         return cls(tuple(base**exponent for exponent in range(lowest, highest + 1)), base, extensions)
 
-    def fixed(self) -> Self:
-        """Return the same rates without extensions."""
-        return type(self)(self.rates, None, self.extensions)
-
     def beyond(self, tried: Collection[float], edges: Collection[str]) -> tuple[float, ...]:
         """Return the rates to try next: one beyond each end of the tried rates at which an optimum lies.
 

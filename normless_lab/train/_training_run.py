@@ -13,7 +13,6 @@ from torch import nn
 
 from normless._internal.copying import copied
 from normless.code_names import names_of_data
-from normless.conversion import silent_conversions
 from normless.exclusive import exclusive
 from normless.probes import RideAlong
 from normless.state import preserve_random_state
@@ -301,8 +300,7 @@ def network_and_task(
         task = task_of(type(config))(config, place)
         if original is not None:
             task.original = lambda: copied(original)  # type: ignore[method-assign]
-        with silent_conversions():
-            network = task.build_network()
+        network = task.build_network()
     weights = load_weights(checkpoint)
     dtype = next(weights[name].dtype for name, _ in network.named_parameters())
     network.to(dtype).load_state_dict(weights)

@@ -14,9 +14,12 @@ the ratio), `{mean: [term, …]}`. With `each`, lists of values by name, the row
 combination, or for all rows of its own `claims`; names in braces are replaced. `scale: fewer` or `scale: reduction`
 leaves the claim open in a set-up that these facts call smaller than the paper's.
 
-Of named numbers, a mapping, it has a `claim` and `near: [name, expected, tolerance]`; `below: [name, bound]`, and
-perhaps the names of further `numbers` of the check; `at_most: [name, bound]`; or `order: [name, number, name]`, from
-the smallest. `of: beyond` says that the claim is beyond the artefact's own.
+Of named numbers, a mapping, it has a `claim` and `above: [name, name]`, `near: [name, expected, tolerance]` or
+`within: [name, low, high]`; `below: [name, bound]`, and perhaps the names of further `numbers` of the check;
+`at_most: [name, bound]`; `all_within: [name, low, high]` of a list; or `order: [name, number, name]`, from the
+smallest. `of: beyond` says that the claim is beyond the artefact's own. `agree: name` states no claim: each of the
+named agreements of our code with a formula is one. Facts in the mapping may have claims of their own: `in` names the
+fact of a row, and `for_each` has rows about every fact, whose name replaces `{name}` in the claim.
 """
 
 from __future__ import annotations
@@ -59,23 +62,45 @@ class Drawn(Protocol):
 
 def declared(rows: Sequence[DrawRow], facts: Facts | Mapping[str, Any]) -> list[Claim]:
     """Return the checks of declared claims on facts, or on named numbers."""
-    every = [one for row in rows for one in _each(row)]
-    if isinstance(facts, Mapping):
-        return [_of_numbers(row, facts) for row in every]
-    return [check for row in every for check in facts.claimed(row)]
+    return [check for row in rows for one in _each(row) for check in _checks(one, facts)]
+
+
+def _checks(row: DrawRow, facts: Facts | Mapping[str, Any]) -> Sequence[Claim]:
+    if not isinstance(facts, Mapping):
+        return facts.claimed(row)
+    if "agree" in row:
+        return [agreement.check() for agreement in facts[row["agree"]]]
+    if "in" in row:
+        return _checks({key: value for key, value in row.items() if key != "in"}, facts[row["in"]])
+    if "for_each" in row:
+        named = {
+            name: [one | {"claim": one["claim"].replace("{name}", name)} for one in row["for_each"]] for name in facts
+        }
+        return [check for name, rows in named.items() for one in rows for check in _checks(one, facts[name])]
+    return [_of_numbers(row, facts)]
+
+
+_OF_NUMBERS = ("above", "all_within", "at_most", "below", "near", "order", "within")
 
 
 def _of_numbers(row: DrawRow, facts: Mapping[str, Any]) -> Claim:
     claim: str = row["claim"]
-    (kind,) = (key for key in row if key in ("near", "below", "at_most", "order"))
+    (kind,) = (key for key in row if key in _OF_NUMBERS)
     names, (measured, *bounds) = row[kind], [facts.get(str(term), term) for term in row[kind]]
-    beside = {name: facts[name] for name in row.get("numbers", ())}
     if kind == "near":
         check = near(claim, measured, *bounds)
+    elif kind == "within":
+        check = within(claim, measured, *bounds)
+    elif kind == "above":
+        check = larger(claim, measured, *bounds, by=row.get("by", 0.0))
     elif kind == "below":
-        check = below(claim, measured, *bounds, **beside)
+        check = below(claim, measured, *bounds, **{name: facts[name] for name in row.get("numbers", ())})
     elif kind == "at_most":
         check = decide(claim, measured <= bounds[0], **{names[0]: measured})
+    elif kind == "all_within":
+        lowest, highest = min(measured), max(measured)
+        holds = bounds[0] <= lowest <= highest <= bounds[1]
+        check = decide(claim, holds, smallest=lowest, largest=highest, count=len(measured))
     else:
         check = decide(claim, measured < bounds[0] < bounds[1], **{names[0]: measured, names[2]: bounds[1]})
     return replace(check, of=row.get("of", "shape"))

@@ -15,6 +15,7 @@ from normless_lab.data import AUGMENTATIONS, Augmentation
 from normless_lab.sweeps import RateGrid, Sweep, kind_of
 from normless_lab.train import Settings
 from normless_papers.artefact import Budget, Context, artefact_of
+from normless_papers.kept_scale import as_printed
 
 _DECAYS = {"weights": "matrices and kernels", "all": "every parameter"}
 
@@ -53,9 +54,7 @@ def _network(asked: Asked) -> str:
 def _method(asked: Asked) -> str:
     values = asked.config.to_dict()
     dropout = values.get("dropout")
-    # The papers' own schemes all leave the weights as they are drawn.
-    scheme = str(values["scheme"]).replace("(keep_scale=False)", "").replace(", keep_scale=False", "")
-    return scheme + (f", dropout {dropout:g} before the classifier" if dropout else "")
+    return as_printed(str(values["scheme"])) + (f", dropout {dropout:g} before the classifier" if dropout else "")
 
 
 def _augmentation(asked: Asked) -> str:

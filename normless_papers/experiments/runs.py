@@ -13,9 +13,11 @@ from matplotlib.axes import Axes
 
 from normless_lab.sweeps import OUTCOMES, SHARE, Laboratory, Sweep, SweepResult, is_minimized, optima
 from normless_papers.claims import UNKNOWN, Claim, Estimate, larger, not_asked, premise, replicates
+from normless_papers.claims.declared import DrawRow
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY, Evidence
 from normless_papers.experiments.effort import TrainingSweeps
+from normless_papers.experiments.run_claims import claimed_of
 from normless_papers.published import published_as
 
 _PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
@@ -122,6 +124,10 @@ class Runs:
         values = runs[runs["outcome"] != "failed"].set_index("seed")[metric].astype(float)
         return replicates(values, self.best, minimized=is_minimized(metric), name=_name(labels))
 
+    def best_rate(self, **labels: Any) -> float:
+        """Return the learning rate with the best test accuracy, whether or not anything trained."""
+        return float(chosen(self.optima("test_accuracy"), **labels)["rate"].iloc[0])
+
     def exponent(self, metric: str, **labels: Any) -> float:
         """Return log₂ of the optimal learning rate; NaN as in `optimum`."""
         row = self._row(metric, **labels)
@@ -144,6 +150,10 @@ class Runs:
         if key not in self._accuracies:
             self._accuracies[key] = best_accuracy(self.chosen(**labels), self.best)
         return self._accuracies[key]
+
+    def claimed(self, row: DrawRow) -> list[Claim]:
+        """Return the checks of a declared claim; see `normless_papers.experiments.run_claims`."""
+        return claimed_of(self, row)
 
     def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Claim:
         """Check that the runs with these labels train, compared with those labelled `against`; see `trains`."""

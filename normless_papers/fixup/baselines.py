@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
@@ -16,38 +16,19 @@ from normless.models import dense
 from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import DataName, Network, Seeds
-from normless_papers.claims import Claim, Estimate, Test, decided, near, over_draws, stated
+from normless_papers.claims import over_draws
 from normless_papers.claims.agreement import Agreement, observed, worst_agreement
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs
-from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
+from normless_papers.fixup.depth import first_epochs, setup_of
 from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
 from normless_papers.plots import GROWTH
-
-
-def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Claim]:
-    """Check every sum, the growth of the second moment per block, its ratio of branch to skip path, and the runs."""
-    sums, per_block, ratio, runs = facts
-    constant = "The second moment stays constant: from block to block its factor is 1, to 2 %."
-    equal = "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %."
-    return [
-        sums.check(),
-        near(constant, per_block, 1, 0.02),
-        near(equal, ratio, 1, 0.05),
-        *_trainable(runs, "sqrt(1/2)", "With sums times √½"),
-    ]
-
 
 # Both baselines are compared with batch norm and Fixup.
 _COMPARED = {"BatchNorm": "batch_norm", "Fixup": "fixup"}
 
 
-@artefact(
-    "fixup/sqrt2-scaling",
-    basis="training",
-    checks=_sqrt2_scaling,
-    trains=first_epochs({"sqrt(1/2)": "sqrt2", **_COMPARED}),
-)
+@artefact("fixup/sqrt2-scaling", basis="training", trains=first_epochs({"sqrt(1/2)": "sqrt2", **_COMPARED}))
 def sqrt2_scaling(
     context: Context,
     runs: Runs,
@@ -81,7 +62,12 @@ def sqrt2_scaling(
     return runs.evidence(
         _with_accuracies(grown, runs),
         lambda: GROWTH(grown),
-        facts=(sums, over_draws(np.exp(logs[:, -1] / blocks)), over_draws(ratios), runs),
+        facts={
+            "sums": [sums],
+            "factor": over_draws(np.exp(logs[:, -1] / blocks)),
+            "ratio": over_draws(ratios),
+            "runs": runs,
+        },
         setup=setup | setup_of(runs, efforts),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
@@ -90,18 +76,7 @@ def sqrt2_scaling(
     )
 
 
-def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[Claim]:
-    """Check the outputs' variances on the calibration batch, the weights' orthogonality, and the runs."""
-    outputs, rows, runs = facts
-    tests: dict[str, Test] = {}
-    for name, variances in outputs.items():
-        claim = f"On the calibration batch every {name} has output variance 1, to the tolerance of 0.02."
-        within = len(variances) > 0 and all(abs(variance - 1) <= 0.0201 for variance in variances)
-        tests[claim] = decided(within, smallest=min(variances), largest=max(variances), count=len(variances))
-    return [*stated(tests), rows.check(), *_trainable(runs, "LSUV", "With LSUV")]
-
-
-@artefact("fixup/lsuv", basis="training", checks=_lsuv, trains=first_epochs({"LSUV": "lsuv", **_COMPARED}))
+@artefact("fixup/lsuv", basis="training", trains=first_epochs({"LSUV": "lsuv", **_COMPARED}))
 def lsuv(
     context: Context,
     runs: Runs,
@@ -124,15 +99,14 @@ def lsuv(
     return runs.evidence(
         _with_accuracies(variances, runs),
         lambda: GROWTH(grown, y_label="variance after the sum / that before block 1"),
-        facts=({"branch": table["branch_variance"], "weight layer": layers}, _orthogonality(network), runs),
+        facts={
+            "branch": table["branch_variance"],
+            "weight layer": layers,
+            "orthogonality": [_orthogonality(network)],
+            "runs": runs,
+        },
         setup={"calibrated": calibration, **setup_of(runs, efforts)},
     )
-
-
-def _trainable(runs: Runs, method: str, subject: str) -> list[Claim]:
-    """Check that beyond 100 layers the baseline does not train at batch norm's rate and that Fixup does."""
-    fixup = trains_as_batch_norm(runs, "Fixup", "With Fixup", LIMIT)
-    return [*deep_does_not_train(runs, method, subject), *fixup]
 
 
 def _wide_resnet(batch: MeasuredBatch, depth: int) -> nn.Module:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import pandas as pd
@@ -15,10 +14,11 @@ from normless.nn import ResidualSum
 from normless.spec import parse_call
 from normless_lab.plots import lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Claim, check, in_every, larger
+from normless_papers.claims import Claim, check
 from normless_papers.claims.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.claims.training import runs_train
 from normless_papers.experiments.effort import Effort, TrainingSweeps
+from normless_papers.experiments.run_claims import stable
 from normless_papers.experiments.runs import Runs, chosen, evidence_of
 from normless_papers.fixup.cifar import by_data
 from normless_papers.networks.seeded_inputs import convert, seeded
@@ -27,40 +27,6 @@ from normless_papers.published import published_as
 
 # Names that the table prints for methods on a text, if they differ from ours.
 PRINTED = MappingProxyType({("wmt_en_de", "layer_norm"): "layer_norm (Ott et al. 2018)"})
-# BLEU matches if the difference is smaller; the paper's differences are 0.3 and 0.
-MATCH = 1.0
-# Training is as fast if mean training accuracies differ by less than this; stability takes this many runs.
-_AS_FAST, _RUNS = 5.0, 3
-
-
-def _checks(by_text: Mapping[str, Runs]) -> list[Claim]:
-    return [check for name, runs in by_text.items() for check in _checks_of(name, runs)]
-
-
-def _checks_of(name: str, runs: Runs) -> list[Claim]:
-    bleu, curve = (runs.finals(column, "method") for column in ("bleu", "curve"))
-    fixup = runs.chosen(method="fixup")
-    trained = f"On {name} Fixup trains at the rate of layer normalization."
-    as_fast = (
-        f"On {name} it is as fast: its accuracy on training tokens, the mean over epochs, is less than "
-        f"{_AS_FAST:g} points below layer normalization's."
-    )
-    match = f"On {name} Fixup's BLEU is at least that of layer normalization less {MATCH:g}."
-    return [
-        runs.trains(trained, against={"method": "layer_norm"}, method="fixup"),
-        larger(as_fast, curve["fixup"], curve["layer_norm"], by=-_AS_FAST),
-        stable(f"On {name} training by Fixup is stable: no run diverges.", fixup, fixup["outcome"] != "diverged"),
-        larger(match, bleu["fixup"], bleu["layer_norm"], by=-MATCH),
-    ]
-
-
-def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Claim:
-    """Check that a flag is set for every run that did not raise an error; inconclusive below three such runs."""
-    counted = flags[runs["outcome"] != "failed"]
-    if counted.empty:
-        return check(claim, None, runs=0)
-    result = in_every(claim, counted)
-    return replace(result, verdict="inconclusive") if len(counted) < _RUNS and result.verdict == "holds" else result
 
 
 def _on_texts(
@@ -70,7 +36,7 @@ def _on_texts(
     return by_data(context, texts, "fixup/table-3 on {}", axis, metric="bleu")
 
 
-@artefact("fixup/table-3", basis="training", checks=_checks, trains=_on_texts)
+@artefact("fixup/table-3", basis="training", trains=_on_texts)
 def translation(
     context: Context, by_text: Mapping[str, Runs], *, texts: Mapping[str, Effort], methods: tuple[str, ...]
 ) -> Evidence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,27 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import LogitGradients, Loss, layer_table, parameter_positions
-from normless.residual import ResidualMap
-from normless_papers.probes.network_function import (
-    as_function,
-    gradients_by,
-    map_of,
-    require_known,
-    trainable_parameters,
-)
+from normless.probes import LogitGradients, Loss
+from normless_papers.probes.network_function import as_function, gradients_by, require_known, trainable_parameters
 
 Gradients = dict[str, Tensor]
-COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", "share", "predicted_share")
-
-
-class ClassOptions(TypedDict, total=False):
-    """Keyword arguments of `for_each_class` and the tables."""
-
-    classes: Sequence[int] | None
-    class_axis: int
-    loss: Loss
-    training: bool
 
 
 def for_each_class(
@@ -40,93 +23,66 @@ def for_each_class(
     inputs: Any,
     targets: Any,
     visit: Callable[[int, float, Gradients], None],
-    *,
     parameters: Sequence[str] | None = None,
-    classes: Sequence[int] | None = None,
-    class_axis: int = -1,
+    *,
     loss: Loss = F.cross_entropy,
-    training: bool = True,
 ) -> None:
     """Run a forward pass, and a backward pass for each class with the other classes' logit gradients at zero.
 
     Backpropagation is linear, so these gradients add up to the whole. Those of one class are in memory at a time. The
-    network's state is restored.
+    network runs in training mode, and its state is restored.
 
     Args:
-        model, inputs, targets, loss, training: as for `normless.probes.observe`.
+        model, inputs, targets, loss: as for `normless.probes.observe`.
         visit: called for each class with its index, the share of examples that predict it, and the gradients by
             the parameters' qualified names; zero where a parameter has no influence.
         parameters: qualified names; all trainable ones if None. Parameters near the logits cost less.
-        classes: indices along the logits' `class_axis`; all if None.
 
     Raises:
-        ValueError: a parameter or class that the network does not have, no trainable parameter, or no logits.
+        ValueError: a parameter that the network does not have, no trainable parameter, or no logits.
     """
     known = trainable_parameters(model)
     require_known(parameters, known, "trainable parameter")
     chosen = {name: known[name] for name in (known if parameters is None else parameters)}
-    with torch.enable_grad(), as_function(model, training=training) as network:
+    with torch.enable_grad(), as_function(model, training=True) as network:
         logits = network(chosen, inputs)
         whole = torch.autograd.grad(loss(logits, targets), logits, retain_graph=True)[0]
-        count = logits.shape[class_axis]
-        indices = range(count) if classes is None else classes
-        if any(not 0 <= index < count for index in indices):
-            raise ValueError(f"The logits have the classes 0 to {count - 1}, not {', '.join(map(str, indices))}.")
-        predicted = logits.detach().argmax(class_axis).flatten().bincount(minlength=count).double()
-        shares: list[float] = (predicted / predicted.sum()).tolist()
-        for index in indices:
+        predicted = logits.detach().argmax(-1).flatten().bincount(minlength=logits.shape[-1]).double()
+        for index, share in enumerate((predicted / predicted.sum()).tolist()):
             masked = torch.zeros_like(whole)
-            masked.select(class_axis, index).copy_(whole.select(class_axis, index))
-            visit(index, shares[index], gradients_by(logits, chosen, masked, again=True))
-
-
-def classwise_gradients(
-    model: nn.Module,
-    inputs: Any,
-    targets: Any,
-    parameters: Sequence[str] | None = None,
-    *,
-    residual_map: ResidualMap | None = None,
-    **options: Unpack[ClassOptions],
-) -> pd.DataFrame:
-    """Measure the size of every parameter's gradient by class (Bjorck et al., figure 21); see `for_each_class`.
-
-    Returns:
-        A row per class and parameter: `mean_abs` and `norm` of the gradient's elements, `share`, the part of the sum
-        of `mean_abs` over the measured classes, and `predicted_share`, the share of examples that predict the class.
-    """
-    positions = parameter_positions(model, map_of(model, inputs, residual_map))
-    rows: list[dict[str, Any]] = []
-
-    def visit(index: int, predicted: float, gradients: Gradients) -> None:
-        for name, gradient in gradients.items():
-            row = {"class": index, "parameter": name, **positions[name].columns(), "predicted_share": predicted}
-            row |= {"mean_abs": float(gradient.double().abs().mean()), "norm": float(gradient.double().norm())}
-            rows.append(row)
-
-    for_each_class(model, inputs, targets, visit, parameters=parameters, **options)
-    table = layer_table(rows, COLUMNS)
-    sums = table.groupby("parameter")["mean_abs"].transform("sum")
-    table["share"] = table["mean_abs"] / sums.where(sums > 0)
-    return table
+            masked[..., index] = whole[..., index]
+            visit(index, share, gradients_by(logits, chosen, masked, again=True))
 
 
 def classwise_elements(
-    model: nn.Module, inputs: Any, targets: Any, parameter: str, **options: Unpack[ClassOptions]
+    model: nn.Module, inputs: Any, targets: Any, parameter: str, *, loss: Loss = F.cross_entropy
 ) -> pd.DataFrame:
     """Return the gradient of a parameter's elements by class (Bjorck et al., figure 20); see `for_each_class`.
 
-    A row per class and element: `class`, `parameter`, `element` (index in the flattened parameter) and `gradient`.
+    A row per class and element: `class`, `element` (index in the flattened parameter), `gradient`, and
+    `predicted_share`, the share of examples that predict the class.
     """
     parts: list[pd.DataFrame] = []
 
     def visit(index: int, predicted: float, gradients: Gradients) -> None:
         values = gradients[parameter].double().flatten().cpu().numpy()
-        row = {"class": index, "parameter": parameter, "element": np.arange(len(values)), "gradient": values}
+        row = {"class": index, "element": np.arange(len(values)), "gradient": values, "predicted_share": predicted}
         parts.append(pd.DataFrame(row))
 
-    for_each_class(model, inputs, targets, visit, parameters=[parameter], **options)
+    for_each_class(model, inputs, targets, visit, [parameter], loss=loss)
     return pd.concat(parts, ignore_index=True)
+
+
+def classwise_gradients(elements: pd.DataFrame) -> pd.DataFrame:
+    """Measure the size of a parameter's gradient by class (Bjorck et al., figure 21) from `classwise_elements`.
+
+    A row per class: `class`, `mean_abs` of the gradient's elements, `predicted_share`, and `share`, the part of the
+    sum of `mean_abs` over the classes.
+    """
+    groups = elements.assign(mean_abs=elements["gradient"].abs()).groupby("class")
+    table = groups[["mean_abs", "predicted_share"]].mean().reset_index()
+    whole = float(table["mean_abs"].sum())
+    return table.assign(share=table["mean_abs"] / whole if whole > 0 else float("nan"))
 
 
 @dataclass

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import cycle, islice
 from math import inf, sqrt
 from typing import Any
 
@@ -27,8 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.probes import LOSS_LIMIT, ChannelMoments, LabelledBatch, Loss, descend, has_diverged, observe
-from normless.residual import ResidualMap
+from normless.probes import ChannelMoments, LabelledBatch, Loss, descend, has_diverged, observe
 from normless.state import preserve_random_state
 from normless_papers.probes.network_function import (
     as_function,
@@ -41,8 +39,8 @@ from normless_papers.probes.network_function import (
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """From a network and a learning rate to the optimizer of its parameters."""
 
-# The ratio of successive rates before bisection.
-_FACTOR = 4.0
+# The ratio of successive rates, and the range of those tried.
+_FACTOR, _LOWEST, _HIGHEST = 4.0, 1e-8, 1e4
 
 
 def momentum_sgd(model: nn.Module, rate: float) -> Optimizer:
@@ -91,7 +89,6 @@ def find_divergence(
     optimizer: MakeOptimizer = momentum_sgd,
     *,
     loss: Loss = F.cross_entropy,
-    limit: float = LOSS_LIMIT,
 ) -> Descent:
     """Train a copy of a network until a minibatch loss diverges, and return the responsible update.
 
@@ -99,7 +96,7 @@ def find_divergence(
         model: a network; it and the random states are unchanged.
         batches: inputs and targets; the training ends with the last.
         rate, optimizer: the learning rate, and from a network and a rate to an optimizer of its parameters.
-        loss, limit: (logits, targets) to a scalar, in nats, and the value above which the training has diverged.
+        loss: (logits, targets) to a scalar, in nats.
 
     Raises:
         ValueError: the network returns no tensor that can serve as logits.
@@ -115,11 +112,11 @@ def find_divergence(
     with trained_copy(model) as network:
         trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
         before, after = _copies(trained), _copies(trained)
-        for value in descend(network, remembered(), optimizer(network, rate), loss=loss, limit=limit):
+        for value in descend(network, remembered(), optimizer(network, rate), loss=loss):
             losses.append(value)
-            if not has_diverged(value, limit):
+            if not has_diverged(value):
                 before, after = after, _copies(trained)
-    diverged = bool(losses) and has_diverged(losses[-1], limit)
+    diverged = bool(losses) and has_diverged(losses[-1])
     if not diverged or len(losses) == 1:
         return Descent(tuple(losses), diverged)
     network.load_state_dict(before, strict=False)
@@ -160,79 +157,43 @@ def largest_stable_rate(
     batches: Sequence[LabelledBatch],
     optimizer: MakeOptimizer = momentum_sgd,
     *,
-    steps: int | None = None,
     start: float = 0.1,
-    lowest: float = 1e-8,
-    highest: float = 1e4,
-    resolution: float = 2.0,
     loss: Loss = F.cross_entropy,
-    limit: float = LOSS_LIMIT,
 ) -> StableRate:
-    """Search for the largest rate at which a copy of the network trains for some steps without diverging.
+    """Search for the largest rate at which a copy of the network trains on some batches without diverging.
 
-    Rates go up or down from `start` by factors of 4 until one diverges and one does not, and the interval is then
-    bisected on the logarithmic scale. Every run starts from the same weights and random state, takes the same
-    batches, and ends when its loss diverges. A larger rate is assumed to diverge if a smaller one does.
+    Rates go up or down from `start` by factors of 4 until one diverges and one does not, and the one between them is
+    tried last, so that the largest stable rate is known to a factor of 2. Every run starts from the same weights and
+    random state, and ends when its loss diverges. A larger rate is assumed to diverge if a smaller one does.
 
     Args:
-        model, optimizer, loss, limit: as for `find_divergence`.
-        batches: inputs and targets, in a cycle.
-        steps: number of steps of each run; one per batch if None.
-        start, lowest, highest: the first, the lowest and the highest rate tried.
-        resolution: the largest final ratio of the smallest diverging rate to the largest stable rate.
+        model, batches, optimizer, loss: as for `find_divergence`.
+        start: the first rate tried; none beyond 1e-8 and 1e4 is.
 
     Raises:
-        ValueError: there are no batches or steps, the rates are not lowest ≤ start ≤ highest, the resolution is not
-            above 1, or the network returns no logits.
+        ValueError: there are no batches, or the network returns no logits.
     """
-    count = len(batches) if steps is None else steps
-    if not batches or count < 1:
-        raise ValueError(f"The search trains on batches, got {len(batches)} batches and {count} steps.")
-    if not 0 < lowest <= start <= highest or resolution <= 1:
-        raise ValueError(
-            f"Expected 0 < lowest ≤ start ≤ highest and a resolution above 1, got lowest={lowest}, start={start}, "
-            f"highest={highest} and resolution={resolution}."
-        )
-    trials: list[dict[str, float | bool]] = []
+    if not batches:
+        raise ValueError("The search trains on batches, got none.")
+    stable, diverging, trials = 0.0, inf, list[dict[str, float | bool]]()
 
-    def diverges(rate: float) -> bool:
-        taken = islice(cycle(batches), count)
-        descent = find_divergence(model, taken, rate, optimizer, loss=loss, limit=limit)
+    def tries(rate: float) -> None:
+        nonlocal stable, diverging
+        descent = find_divergence(model, batches, rate, optimizer, loss=loss)
         losses = descent.losses
         trial = {"steps": len(losses) - descent.diverged, "first_loss": losses[0], "last_loss": losses[-1]}
         trials.append({"rate": rate, "diverged": descent.diverged} | trial)
-        return descent.diverged
+        stable, diverging = (stable, rate) if descent.diverged else (rate, diverging)
 
-    if not diverges(start):
-        stable, diverging = _upwards(diverges, start, highest)
-    elif trials[0]["steps"] == 0:
-        stable = diverging = 0.0
-    else:
-        stable, diverging = _downwards(diverges, start, lowest)
-    while stable > 0 and diverging < inf and diverging > resolution * stable * (1 + 1e-9):
-        middle = sqrt(stable * diverging)
-        stable, diverging = (stable, middle) if diverges(middle) else (middle, diverging)
+    rate = start
+    while (stable == 0 or diverging == inf) and _LOWEST <= rate <= _HIGHEST:
+        tries(rate)
+        if trials[0]["steps"] == 0:
+            return StableRate(0.0, 0.0, pd.DataFrame(trials))
+        rate = rate / _FACTOR if trials[-1]["diverged"] else rate * _FACTOR
+    if 0 < stable < diverging < inf:
+        tries(sqrt(stable * diverging))
     return StableRate(stable, diverging, pd.DataFrame(trials))
-
-
-def _upwards(diverges: Callable[[float], bool], rate: float, highest: float) -> tuple[float, float]:
-    """Raise a stable rate by factors; return the last stable and the first diverging rate, ∞ if none diverges."""
-    while rate < highest:
-        above = min(rate * _FACTOR, highest)
-        if diverges(above):
-            return rate, above
-        rate = above
-    return rate, inf
-
-
-def _downwards(diverges: Callable[[float], bool], rate: float, lowest: float) -> tuple[float, float]:
-    """Lower a diverging rate by factors; return the first stable rate, 0 if none is, and the last diverging rate."""
-    while rate > lowest:
-        below = max(rate / _FACTOR, lowest)
-        if not diverges(below):
-            return below, rate
-        rate = below
-    return 0.0, rate
 
 
 Direction = Mapping[str, Tensor]
@@ -266,13 +227,13 @@ def _require_fit(direction: Direction, parameters: Mapping[str, Tensor], what: s
 
 
 def steepest_descent(
-    model: nn.Module, inputs: Any, targets: Any, *, loss: Loss = F.cross_entropy, training: bool = True
+    model: nn.Module, inputs: Any, targets: Any, *, loss: Loss = F.cross_entropy
 ) -> dict[str, Tensor]:
     """Return the direction -∇L of a batch, along which a step of length t is gradient descent at the rate t.
 
     The network's state is restored; arguments and errors are those of `normless.probes.observe`.
     """
-    gradients, _ = _gradients(model, inputs, targets, loss, training)
+    gradients, _ = _gradients(model, inputs, targets, loss)
     return {name: -gradient for name, gradient in gradients.items()}
 
 
@@ -284,12 +245,11 @@ def loss_along(
     points: Sequence[float],
     *,
     loss: Loss = F.cross_entropy,
-    training: bool = True,
 ) -> pd.DataFrame:
     """Measure the loss of a batch at θ + t·direction, and predict it linearly.
 
     Args:
-        model, inputs, targets, loss, training: as for `normless.probes.observe`; the network's state is restored.
+        model, inputs, targets, loss: as for `normless.probes.observe`; the network's state is restored.
         direction: from `steepest_descent`, or the `direction` of a `DivergingUpdate`.
         points: the t: 0 before and 1 after an update; learning rates for `steepest_descent`.
 
@@ -299,11 +259,11 @@ def loss_along(
     Raises:
         ValueError: a direction of another network, no trainable parameter, or no logits.
     """
-    gradients, start = _gradients(model, inputs, targets, loss, training)
+    gradients, start = _gradients(model, inputs, targets, loss)
     _require_fit(direction, gradients, "trainable parameter")
     slope = sum(float((gradients[name].double() * part.double()).sum()) for name, part in direction.items())
     rows = []
-    with torch.no_grad(), as_function(model, training=training) as network:
+    with torch.no_grad(), as_function(model, training=True) as network:
         for point in points:
             with moved(model, direction, point):
                 rows.append((point, float(loss(network({}, inputs), targets)), start + point * slope))
@@ -318,19 +278,17 @@ def moments_along(
     points: Sequence[float],
     *,
     loss: Loss = F.cross_entropy,
-    residual_map: ResidualMap | None = None,
-    training: bool = True,
 ) -> pd.DataFrame:
     """Measure `ChannelMoments` of every weight layer at θ + t·direction (Bjorck et al., figure 6).
 
-    Arguments are those of `normless.probes.observe` and `loss_along`. The columns of `ChannelMoments` follow `point`
+    Arguments are those of `loss_along`. The columns of `ChannelMoments` follow `point`
     and `loss`, the batch's loss at that point, NaN without targets.
     """
-    known, watcher = map_of(model, inputs, residual_map), ChannelMoments()
+    known, watcher = map_of(model, inputs, None), ChannelMoments()
     tables = []
     for point in points:
         with moved(model, direction, point):
-            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=known, training=training)
+            value = observe(model, [watcher], inputs, targets, loss=loss, residual_map=known)
         table = watcher.table().copy()
         table.insert(0, "loss", value)
         table.insert(0, "point", point)
@@ -338,11 +296,9 @@ def moments_along(
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["point", "loss"])
 
 
-def _gradients(
-    model: nn.Module, inputs: Any, targets: Any, loss: Loss, training: bool
-) -> tuple[dict[str, Tensor], float]:
+def _gradients(model: nn.Module, inputs: Any, targets: Any, loss: Loss) -> tuple[dict[str, Tensor], float]:
     """Return the gradient of the loss by parameter, and the loss."""
     parameters = trainable_parameters(model)
-    with torch.enable_grad(), as_function(model, training=training) as network:
+    with torch.enable_grad(), as_function(model, training=True) as network:
         value = loss(network(parameters, inputs), targets)
         return gradients_by(value, parameters), float(value.detach())

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.probes import Loss
-from normless.residual import ResidualMap
 from normless_papers.probes.network_function import as_function, gradients_by, map_of, trainable_parameters
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -27,10 +26,10 @@ _Run = Callable[[Collection[str], float], tuple[Tensor, dict[str, Tensor]]]
 
 @contextmanager
 def _passes(
-    model: nn.Module, inputs: Any, targets: Any, residual_map: ResidualMap | None, loss: Loss
+    model: nn.Module, inputs: Any, targets: Any, loss: Loss
 ) -> Iterator[tuple[_Run, dict[str, Tensor], dict[str, str]]]:
     """Yield a pass in training mode, the non-zero trainable γ by norm in execution order, and the norms' roles."""
-    known = map_of(model, inputs, residual_map)
+    known = map_of(model, inputs, None)
     norms = [layer for layer in known.layers() if layer.kind == "norm" and layer.call == 0]
     names = {layer.path: layer.gamma for layer in norms if layer.gamma is not None}
     parameters = trainable_parameters(model) if names else {}
@@ -54,7 +53,6 @@ def gamma_invariance(
     model: nn.Module,
     inputs: Any,
     targets: Any,
-    residual_map: ResidualMap | None = None,
     *,
     factor: float = 2.0,
     loss: Loss = F.cross_entropy,
@@ -73,12 +71,10 @@ def gamma_invariance(
         and ``radial_share``, the part of the gradient along γ, |⟨∇, Γ⟩| / (‖∇‖‖Γ‖), zero in theory.
 
     Raises:
-        ValueError: no norm has a trainable γ, or the factor is not above 0 or is 1.
+        ValueError: no norm has a trainable γ.
     """
-    if not factor > 0 or factor == 1:
-        raise ValueError(f"γ is multiplied by a number above 0 other than 1, got {factor}.")
     rows = []
-    with _passes(model, inputs, targets, residual_map, loss) as (run, gammas, roles):
+    with _passes(model, inputs, targets, loss) as (run, gammas, roles):
         output, gradients = run(gammas, 1.0)
         for path, gamma in gammas.items():
             changed, scaled = run([path], factor)
@@ -96,7 +92,6 @@ def gamma_updates(
     model: nn.Module,
     inputs: Any,
     targets: Any,
-    residual_map: ResidualMap | None = None,
     *,
     scales: Sequence[float] = SCALES,
     rate: float = 1e-3,
@@ -120,12 +115,10 @@ def gamma_updates(
         ``predicted_update`` from the gradient at that scale.
 
     Raises:
-        ValueError: no norm has a trainable γ, or a scale or the rate is not above 0.
+        ValueError: no norm has a trainable γ.
     """
-    if not scales or min(scales) <= 0 or not rate > 0:
-        raise ValueError(f"Scales and rate are numbers above 0, got scales {tuple(scales)} and rate {rate}.")
     rows: list[dict[str, Any]] = []
-    with _passes(model, inputs, targets, residual_map, loss) as (run, gammas, roles):
+    with _passes(model, inputs, targets, loss) as (run, gammas, roles):
         varied: dict[str, list[str]] = {}
         for path, role in roles.items():
             varied.setdefault(role, []).append(path)

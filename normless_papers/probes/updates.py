@@ -41,7 +41,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normless.probes import Loss
-from normless.residual import ResidualMap
 from normless_papers.probes.network_function import (
     NO_OWNER,
     NetworkFunction,
@@ -67,7 +66,6 @@ def function_update_table(
     steps: Sequence[int] = (0,),
     step_rate: float = 0.01,
     loss: Loss = F.cross_entropy,
-    training: bool = True,
 ) -> pd.DataFrame:
     """Measure the change of a network's output by one SGD step, at several rates, now and after some steps.
 
@@ -76,8 +74,8 @@ def function_update_table(
     parameters. The network's state is restored.
 
     Args:
-        model, inputs, targets, loss, training: as for `normless.probes.observe`; dropout draws the same masks before
-            and after a step.
+        model, inputs, targets, loss: as for `normless.probes.observe`; dropout draws the same masks before and after
+            a step.
         rates: the rates η of the measured step.
         steps: the numbers of preceding steps.
         step_rate: the rate of these.
@@ -88,16 +86,11 @@ def function_update_table(
         η → 0, ‖(∂f/∂θ)(∂l/∂θ)‖, NaN for a network with an operation that cannot be differentiated twice.
 
     Raises:
-        ValueError: a rate is not positive, a number of steps negative, or the network has no trainable parameter.
+        ValueError: the network has no trainable parameter.
     """
-    if not rates or not all(rate > 0 for rate in (*rates, step_rate)) or not all(step >= 0 for step in steps):
-        raise ValueError(
-            f"Rates are above 0 and numbers of steps not below 0, got rates={list(rates)}, step_rate={step_rate} and "
-            f"steps={list(steps)}."
-        )
     rows: list[tuple[float, ...]] = []
     parameters = trainable_parameters(model)
-    with torch.enable_grad(), as_function(model, training=training) as logits:
+    with torch.enable_grad(), as_function(model, training=True) as logits:
         for step in range(max(steps) + 1):
             before = logits(parameters, inputs)
             value = loss(before, targets)
@@ -152,20 +145,20 @@ class UpdateTerm:
     matrix: Tensor
 
 
-def update_terms(model: nn.Module, inputs: Any, *, training: bool = True) -> list[UpdateTerm]:
+def update_terms(model: nn.Module, inputs: Any) -> list[UpdateTerm]:
     """Compute the matrix J_l of every trainable parameter, in the order of `named_parameters`.
 
     For one example it is theorem 3's, of shape (c, c); for a batch z is the concatenation of all examples' logits.
     Costs a backward pass and a copy of the gradients per entry of z, so use few examples. The network's state is
     restored. ValueError without trainable parameters.
     """
-    return _terms(model, inputs, training)[1]
+    return _terms(model, inputs)[1]
 
 
-def _terms(model: nn.Module, inputs: Any, training: bool) -> tuple[Tensor, list[UpdateTerm]]:
+def _terms(model: nn.Module, inputs: Any) -> tuple[Tensor, list[UpdateTerm]]:
     """Return the output z and its terms, in float64."""
     parameters = trainable_parameters(model)
-    with torch.enable_grad(), as_function(model, training=training) as logits:
+    with torch.enable_grad(), as_function(model, training=True) as logits:
         z = logits(parameters, inputs)
         jacobians = gradients_of(list(z.flatten()), parameters)
     return z.detach(), [UpdateTerm(name, jac.double() @ jac.double().T) for name, jac in jacobians.items()]
@@ -175,10 +168,8 @@ def update_trace_table(
     model: nn.Module,
     inputs: Any,
     targets: Any,
-    residual_map: ResidualMap | None = None,
     *,
     loss: Loss = F.cross_entropy,
-    training: bool = True,
 ) -> pd.DataFrame:
     """Measure the contribution of every parameter to the change of the output by a gradient step.
 
@@ -189,8 +180,8 @@ def update_trace_table(
         extreme eigenvalues of its J_l, the trace divided by the number of examples; `update_norm`, ‖J_l ∂l/∂z‖, the
         change of the output at rate 1; `alignment`, the cosine between it and the sum over all parameters.
     """
-    owners = parameter_owners(map_of(model, inputs, residual_map))
-    z, terms = _terms(model, inputs, training)
+    owners = parameter_owners(map_of(model, inputs, None))
+    z, terms = _terms(model, inputs)
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(loss(z.requires_grad_(), targets), z)
     updates = torch.stack([term.matrix @ gradient.flatten().double() for term in terms])
@@ -224,20 +215,20 @@ def scalar_branch(option: Option, blocks: int, layers: int) -> Tensor:
     return scalars
 
 
-def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
-    """Compute the exact change of F by one step of gradient descent."""
+def exact_update(scalars: Tensor, learning_rate: float) -> float:
+    """Compute the exact change of F by one step of gradient descent, at x = ∂ℓ/∂F = 1."""
     before = scalars.detach().double().requires_grad_()
-    output = before.prod() * signal
-    (gradient,) = torch.autograd.grad(output, before, torch.tensor(slope, dtype=torch.float64))
-    after = (before - learning_rate * gradient).detach().prod() * signal
+    output = before.prod()
+    (gradient,) = torch.autograd.grad(output, before)
+    after = (before - learning_rate * gradient).detach().prod()
     return float(after - output.detach())
 
 
-def first_order_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
+def first_order_update(scalars: Tensor, learning_rate: float) -> float:
     """Compute the change of F to first order (equations 17 and 18); arguments as for `exact_update`."""
     values = scalars.tolist()
-    others = [np.prod(values[:i] + values[i + 1 :]) * signal for i in range(len(values))]
-    return float(-learning_rate * slope * sum(other**2 for other in others))
+    others = [np.prod(values[:i] + values[i + 1 :]) for i in range(len(values))]
+    return float(-learning_rate * sum(other**2 for other in others))
 
 
 def scalar_branch_table(

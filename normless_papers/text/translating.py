@@ -217,18 +217,11 @@ class Bleu(NamedTuple):
 
     Attributes:
         score: 0 … 100.
-        precisions: of 1-, 2-, 3- and 4-grams, in percent.
-        brevity_penalty: exp(1 − reference length / length) where the translations are shorter, else 1.
         signature: how it was computed: references, case, tokenization, smoothing, version of sacrebleu.
     """
 
     score: float
-    precisions: tuple[float, ...]
-    brevity_penalty: float
     signature: str
-
-    def __str__(self) -> str:
-        return f"BLEU {self.score:.1f} ({self.signature})"
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
@@ -248,7 +241,7 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
     result = metric.corpus_score(list(translations), [list(references)])
     # By rounding, the geometric mean of four times 100 exceeds 100.
     score = min(100.0, float(result.score))
-    return Bleu(score, tuple(map(float, result.precisions)), float(result.bp), str(metric.get_signature()))
+    return Bleu(score, str(metric.get_signature()))
 
 
 def sacrebleu() -> Any:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import Setting, Watcher, map_tensors
+from normless.probes import Setting, Watcher
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless_papers.probes.network_function import as_function, last_stem_layer, map_of
 
@@ -74,55 +74,36 @@ def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[Pa
     return sets
 
 
-def input_homogeneity(
-    model: nn.Module, inputs: Any, *, factors: Sequence[float] = FACTORS, training: bool = True
-) -> pd.DataFrame:
+def input_homogeneity(model: nn.Module, x: Tensor, *, factors: Sequence[float] = FACTORS) -> pd.DataFrame:
     """Test whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
 
-    All floating-point tensors among the inputs are scaled by each factor a. The network's state is restored; dropout
-    draws the same masks in all passes. Other arguments are those of `normless.probes.observe`.
+    The network's state is restored; dropout draws the same masks in all passes.
 
     Returns:
         One row per factor: `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 if both are zero; `output_norm` is
-        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding. ValueError if a
-        factor is not positive, or no input is a floating-point tensor.
+        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding.
     """
-    _check_factors(factors)
-    with torch.no_grad(), as_function(model, training=training) as logits:
-        plain = logits({}, inputs)
-        rows = [
-            {"factor": factor} | _compared(plain, {factor: logits({}, _scaled(inputs, factor))}) for factor in factors
-        ]
+    with torch.no_grad(), as_function(model, training=True) as logits:
+        plain = logits({}, x)
+        rows = [{"factor": factor} | _compared(plain, {factor: logits({}, factor * x)}) for factor in factors]
     return pd.DataFrame(rows, columns=list(INPUT_COLUMNS))
 
 
-def homogeneous_sets(
-    model: nn.Module,
-    inputs: Any,
-    residual_map: ResidualMap | None = None,
-    *,
-    sets: Iterable[ParameterSet] | None = None,
-    factors: Sequence[float] = FACTORS,
-    training: bool = True,
-) -> pd.DataFrame:
+def homogeneous_sets(model: nn.Module, inputs: Any) -> pd.DataFrame:
     """Find the positively homogeneous sets, f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
 
-    Costs a forward pass per set and factor; `sets` defaults to `candidate_sets` of the map, and other arguments are
-    those of `input_homogeneity`.
+    Costs a forward pass per set of `candidate_sets` and factor; the network's state is restored.
 
     Returns:
         One row per set in execution order: its place, its block, the tuples of its layers and parameters, the largest
         `relative_error` over the factors as in `input_homogeneity`, and whether the error is rounding.
     """
-    _check_factors(factors)
-    if sets is None:
-        sets = candidate_sets(map_of(model, inputs, residual_map))
     own = dict(model.named_parameters(remove_duplicate=False))
     rows: list[dict[str, Any]] = []
-    with torch.no_grad(), as_function(model, training=training) as logits:
+    with torch.no_grad(), as_function(model, training=True) as logits:
         plain = logits({}, inputs)
-        for members in sets:
-            outputs = {a: logits({name: a * own[name] for name in members.parameters}, inputs) for a in factors}
+        for members in candidate_sets(map_of(model, inputs, None)):
+            outputs = {a: logits({name: a * own[name] for name in members.parameters}, inputs) for a in FACTORS}
             rows.append({"set": members.name, **vars(members), **_compared(plain, outputs)})
     return pd.DataFrame(rows, columns=list(SET_COLUMNS))
 
@@ -152,29 +133,6 @@ def _scaling(layer: Layer) -> tuple[str, ...]:
     last = {name: name.rpartition(".")[2] for name in layer.parameters if name != layer.gamma}
     scalars = ("multiplier", "layer_scale", "input_bias", "output_bias")
     return tuple(name for name, own in last.items() if own not in scalars)
-
-
-def _check_factors(factors: Sequence[float]) -> None:
-    if not factors or not all(factor > 0 for factor in factors):
-        raise ValueError(f"Positive homogeneity is defined for factors above 0, got {list(factors)}.")
-
-
-def _scaled(inputs: Any, factor: float) -> Any:
-    scaled: list[Tensor] = []
-
-    def scale(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        scaled.append(tensor * factor)
-        return scaled[-1]
-
-    result = map_tensors(scale, inputs)
-    if not scaled:
-        raise ValueError(
-            "Homogeneity scales the inputs, so one of them must be a floating-point tensor; token indices cannot be "
-            "scaled. Test the parameter sets with homogeneous_sets instead."
-        )
-    return result
 
 
 def _compared(plain: Tensor, scaled: Mapping[float, Tensor]) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil, log
 
 import pandas as pd
@@ -35,30 +34,26 @@ from torch import Tensor
 
 _STEPS = 1000
 _PRECISION = 1e-3
+# Of the error, and the most steps to reach it.
+_REDUCTION, _MOST_STEPS = 1e-3, 100_000
 
 
-def descent_table(
-    matrices: Sequence[Tensor], *, reduction: float = 1e-3, max_steps: int = 100_000, seed: int = 0
-) -> pd.DataFrame:
+def descent_table(matrices: Sequence[Tensor], *, seed: int = 0) -> pd.DataFrame:
     """Measure and predict gradient descent on a linear system y = Az* per matrix: stable step, speed, gradient ratio.
 
     The matrices have full column rank; z* is drawn from N(0, 1), and descent starts at 0.
 
     Returns:
-        One row per matrix: ``condition_number``; ``largest_step``; ``steps`` at the step α* to this reduction of the
-        error ||z - z*||, NaN beyond `max_steps`; ``gradient_ratio`` of the gradients by unit errors along the extreme
+        One row per matrix: ``condition_number``; ``largest_step``; ``steps`` at the step α* to a thousandth of the
+        error ||z - z*||, NaN beyond 100,000; ``gradient_ratio`` of the gradients by unit errors along the extreme
         singular vectors; and their predictions. That of the steps is exact for an error in the two extreme subspaces,
         and otherwise an upper bound.
     """
-    if not 0 < reduction < 1:
-        raise ValueError(f"Expected a reduction between 0 and 1, got {reduction}.")
     generator, rows = torch.Generator().manual_seed(seed), []
     for matrix in matrices:
         wide = matrix.detach().to("cpu", torch.float64)
-        if wide.shape[0] < wide.shape[1] or int(torch.linalg.matrix_rank(wide)) < wide.shape[1]:
-            raise ValueError(f"Expected matrices of full column rank, got one of shape {tuple(wide.shape)} without.")
         solution = torch.randn(wide.shape[1], generator=generator, dtype=torch.float64)
-        rows.append(_row(wide, solution, reduction, max_steps))
+        rows.append(_row(wide, solution))
     return pd.DataFrame(rows)
 
 
@@ -77,7 +72,7 @@ def largest_stable_step(matrix: Tensor, solution: Tensor) -> float:
     return low
 
 
-def _row(matrix: Tensor, solution: Tensor, reduction: float, max_steps: int) -> dict[str, float]:
+def _row(matrix: Tensor, solution: Tensor) -> dict[str, float]:
     _, singular_values, right = torch.linalg.svd(matrix, full_matrices=False)
     largest, smallest = float(singular_values[0]), float(singular_values[-1])
     condition = largest / smallest
@@ -88,8 +83,8 @@ def _row(matrix: Tensor, solution: Tensor, reduction: float, max_steps: int) -> 
         "condition_number": condition,
         "largest_step": largest_stable_step(matrix, solution),
         "predicted_largest_step": largest**-2,
-        "steps": _steps(matrix, solution, 1 / (largest**2 + smallest**2), reduction, max_steps),
-        "predicted_steps": float(ceil(log(reduction) / log(contraction))) if contraction > 1e-12 else 1.0,
+        "steps": _steps(matrix, solution, 1 / (largest**2 + smallest**2)),
+        "predicted_steps": float(ceil(log(_REDUCTION) / log(contraction))) if contraction > 1e-12 else 1.0,
         "gradient_ratio": float(gradient(right[0]).norm() / gradient(right[-1]).norm()),
         "predicted_gradient_ratio": condition**2,
     }
@@ -104,10 +99,10 @@ def _grows(matrix: Tensor, solution: Tensor, step: float) -> bool:
     return not bool(loss.isfinite() and loss <= before)
 
 
-def _steps(matrix: Tensor, solution: Tensor, step: float, reduction: float, max_steps: int) -> float:
+def _steps(matrix: Tensor, solution: Tensor, step: float) -> float:
     error = -solution
-    target = reduction * solution.norm()
-    for count in range(1, max_steps + 1):
+    target = _REDUCTION * solution.norm()
+    for count in range(1, _MOST_STEPS + 1):
         error = error - 2 * step * (matrix.T @ (matrix @ error))
         if error.norm() <= target:
             return float(count)
@@ -134,22 +129,14 @@ class LinearSystems:
         """Compute Z = A_i U Σ for a weight A_i, both of shape (p, n)."""
         return weight @ self.basis * self.scales
 
-    def weight(self, variables: Tensor) -> Tensor:
-        """Compute A_i for the variables Z, both of shape (p, n)."""
-        return variables / self.scales @ self.basis.T
-
     def column_losses(self, variables: Tensor) -> Tensor:
         """Compute ||Ā z_j - ȳ_j||² of every column z_j of Z, shape (n,); their sum plus C is the network's loss."""
         return (self.matrix @ variables - self.targets).square().sum(dim=0)
 
-    def solution(self) -> Tensor:
-        """Solve for Z at the minimum, shape (p, n), each column by least squares."""
-        columns = [torch.linalg.lstsq(self.matrix, column.unsqueeze(1)).solution for column in self.targets.T]
-        return torch.cat(columns, dim=1)
-
     def minimum(self) -> float:
-        """Return the minimum of the loss over the layer, including C."""
-        return float(self.column_losses(self.solution()).sum()) + self.constant
+        """Return the minimum of the loss over the layer, including C, each column by least squares."""
+        columns = [torch.linalg.lstsq(self.matrix, column.unsqueeze(1)).solution for column in self.targets.T]
+        return float(self.column_losses(torch.cat(columns, dim=1)).sum()) + self.constant
 
 
 def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, targets: Tensor) -> LinearSystems:
@@ -162,12 +149,8 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
         targets: y, shape (n_t, m).
 
     Raises:
-        ValueError: no such layer, incompatible shapes, fewer samples than features, or rank-deficient inputs of the
-            layer or product of the later layers.
+        ValueError: fewer samples than features, or rank-deficient inputs of the layer or product of the later layers.
     """
-    if not 0 <= layer < len(weights):
-        raise ValueError(f"Expected a layer between 0 and {len(weights) - 1}, got {layer}.")
-    _check_shapes(weights, inputs, targets)
     entering = inputs.double()
     for weight in weights[:layer]:
         entering = weight.double() @ entering
@@ -184,12 +167,3 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
     rotated = targets.double() @ right.T
     constant = float(rotated[:, features:].square().sum())
     return LinearSystems(matrix, rotated[:, :features], constant, basis, scales)
-
-
-def _check_shapes(weights: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> None:
-    shapes = [tuple(matrix.shape) for matrix in (inputs, *weights, targets)]
-    widths = [len(inputs), *map(len, weights)]
-    if any(shape != (rows, columns) for shape, (columns, rows) in zip(shapes[1:-1], pairwise(widths), strict=True)):
-        raise ValueError(f"Expected weights that can be multiplied, got inputs, weights and targets {shapes}.")
-    if shapes[-1] != (widths[-1], inputs.shape[1]):
-        raise ValueError(f"Expected a column of targets per sample, got inputs, weights and targets {shapes}.")

@@ -88,15 +88,15 @@ def random_factors(
     return (scale * standardized[entries]() for _ in itertools.count())
 
 
-def lyapunov_exponents(size: int, gain: float | str = "xavier") -> Tensor:
+def lyapunov_exponents(size: int) -> Tensor:
     """Return the exponents λ_i of products of N × N Gaussian matrices, largest first (natural logarithm per factor).
 
-    Shape (N,), float64; their sum is the mean of log|det X| of one factor. `gain` is that of `random_factors`.
+    Of entries of variance 1/N; shape (N,), float64. Their sum is the mean of log|det X| of one factor.
     """
     if size < 1:
         raise ValueError(f"Expected matrices of at least one row, got size {size}.")
     freedom = np.arange(size, 0, -1)
-    return torch.from_numpy((digamma(freedom / 2) + log(2 / size)) / 2 + log(gain_of(gain, size)))
+    return torch.from_numpy((digamma(freedom / 2) + log(2 / size)) / 2)
 
 
 def condition_growth(size: int) -> float:
@@ -188,18 +188,19 @@ def singular_value_table(
         entries, gain, seed: as in `random_factors`.
 
     Returns:
-        One row per value, largest first within a product: ``factors``, ``run``, ``index`` (0..N-1),
-        ``singular_value`` s, ``squared`` s², and ``unit_squared`` s²/g^(2M), whose limiting law is that of
-        `normless_papers.theory.fuss_catalan`. ValueError for a count below 1.
+        One row per singular value s, largest first within a product: ``factors``, ``run``, and ``unit_squared``
+        s²/g^(2M), whose limiting law is that of `normless_papers.theory.fuss_catalan`.
+
+    Raises:
+        ValueError: a count is below 1.
     """
     spectra = _spectra(factors, size, runs, entries, gain, seed)
     log_gain = log(gain_of(gain, size))
     tables = []
     for count, run, logarithms in spectra:
         values = logarithms.numpy()
-        columns = {"factors": count, "run": run, "index": np.arange(size), "singular_value": np.exp(values)}
-        columns |= {"squared": np.exp(2 * values), "unit_squared": np.exp(2 * (values - count * log_gain))}
-        tables.append(pd.DataFrame(columns))
+        squares = np.exp(2 * (values - count * log_gain))
+        tables.append(pd.DataFrame({"factors": count, "run": run, "unit_squared": squares}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -214,39 +215,39 @@ def extremes_table(
 ) -> pd.DataFrame:
     """Compute the extreme singular values and condition number of every run; see `singular_value_table`.
 
-    One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_largest``, ``log10_smallest``,
-    ``log10_condition``; long products overflow without the logarithms.
+    One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_condition``.
     """
     rows = []
     for count, run, logarithms in _spectra(factors, size, runs, entries, gain, seed):
         largest, smallest = float(logarithms[0]) / log(10), float(logarithms[-1]) / log(10)
-        row = {"factors": count, "run": run, "largest": 10**largest, "log10_largest": largest}
-        rows.append(row | {"log10_smallest": smallest, "log10_condition": largest - smallest})
+        row = {"factors": count, "run": run, "largest": 10**largest}
+        rows.append(row | {"log10_condition": largest - smallest})
     return pd.DataFrame(rows)
 
 
-def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "xavier") -> pd.DataFrame:
+def conditioning_table(extremes: pd.DataFrame, size: int) -> pd.DataFrame:
     """Average the condition number and the largest value over runs, with predictions (figures 11 and 12).
 
     The average is of the condition number's logarithm, since its own mean is infinite even for one Gaussian matrix
-    (Edelman 1988). Theorem 1 predicts the largest value g^M·√((M+1)^(M+1)/M^M), approached for large N on average
+    (Edelman 1988). Theorem 1 predicts the largest value √((M+1)^(M+1)/M^M), approached for large N on average
     from below, and the order of magnitude of the condition number, for M small compared to N, as the ratio of that
     edge to the quantile 1/(2N), near the smallest of N values.
 
     Returns:
-        From rows of `extremes_table` of the same size N and gain g, one row per number of factors: ``factors``,
-        ``runs``, mean, sample deviation (NaN for a single run) and prediction of ``log10_condition`` and ``largest``
-        (``mean_…``, ``std_…``, ``predicted_…``), and ``predicted_log10_growth`` per factor; see `condition_growth`.
+        From rows of `extremes_table` of this size and entries of variance 1/N, one row per number of factors:
+        ``factors``, ``runs``, mean, sample deviation (NaN for a single run) and prediction of ``log10_condition`` and
+        ``largest`` (``mean_…``, ``std_…``, ``predicted_…``), and ``predicted_log10_growth`` per factor; see
+        `condition_growth`.
     """
     aggregates = {
         f"{kind}_{name}": (name, kind) for name in ("log10_condition", "largest") for kind in ("mean", "std")
     }
     table = extremes.groupby("factors", sort=True).agg(runs=("run", "count"), **aggregates).reset_index()
-    scale, counts = gain_of(gain, size), [int(count) for count in table["factors"]]
+    counts = [int(count) for count in table["factors"]]
     edges = {count: support_edge(count, "values") for count in counts}
     floors = {count: float(quantile(1 / (2 * size), count, "values")) for count in counts}
     table["predicted_log10_condition"] = [log10(edges[count] / floors[count]) for count in counts]
-    table["predicted_largest"] = [scale**count * edges[count] for count in counts]
+    table["predicted_largest"] = [edges[count] for count in counts]
     table["predicted_log10_growth"] = condition_growth(size) / log(10)
     return table
 

@@ -32,12 +32,12 @@ from normless_papers.claims import (
     quantity_table,
 )
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement
+from normless_papers.claims.declared import DrawRow
 from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.pages.tables import spoken
 from normless_papers.probes.divergence import find_divergence, largest_stable_rate
-from normless_papers.published import published_as
 from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, MeasuredDraws, decades
 from normless_papers.understanding_bn.rate_search import SCHEMES, RateSearch
 
@@ -63,31 +63,13 @@ def _trained(context: Context, *, effort: Effort, names: Sequence[str]) -> Train
     return effort.training(context, effort.sweep(context, "highest rates", {AXIS: axis}))
 
 
-def _is_printed(search: RateSearch, name: str) -> Claim:
-    """Check an architecture's highest rate against table 3, or section 2 for networks without normalization."""
-    printed = {UNNORMALIZED: 1e-4} | {row[AXIS]: row["lr"] for row in published_as("understanding-bn/table-3").rows}
-    claim = f"The highest rate of {spoken(name)} is {printed[name]:g}."
-    return search.is_printed(claim, search.highest(name), printed[name])
-
-
 def _draw(search: RateSearch) -> Axes:
     return search.draw("Rates that architectures train at", _INKS, spoken)
-
-
-def _table_3(search: RateSearch) -> list[Claim]:
-    return [
-        *(_is_printed(search, name) for name in ARCHITECTURES if name != NORMALIZED),
-        search.above("The substitute of 32 layers tolerates a larger rate than that of 56", SHALLOW, MIDDLE),
-        search.above("The substitute of 56 layers tolerates a larger rate than that of 110", MIDDLE, UNNORMALIZED),
-        search.above("A warm start raises the largest rate", WARM, UNNORMALIZED),
-        search.above("Alternating normalization allows for a larger rate than none", ALTERNATING, UNNORMALIZED),
-    ]
 
 
 @artefact(
     "understanding-bn/table-3",
     basis="training",
-    checks=_table_3,
     trains=partial(_trained, names=tuple(ARCHITECTURES)),
 )
 def highest_rates(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
@@ -110,12 +92,18 @@ def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Claim]
     """Check the runs, the prescribed rate of warm starts, and the training rates of their first epochs."""
     search, prescribed, first = facts
     numbers = {"smallest": min(first, default=math.nan), "largest": max(first, default=math.nan)}
+    rows: list[DrawRow] = [
+        {"claim": "The highest rate of unnormalized warm start is 0.01.", "highest_is": [WARM, 0.01]},
+        {
+            "claim": "With a warm start the largest usable rate is larger than without",
+            "highest_above": [WARM, UNNORMALIZED],
+        },
+        {"claim": "With batch norm it is larger still", "highest_above": [NORMALIZED, WARM]},
+    ]
     claim = f"The first epochs of every warm start are trained at the rate {prescribed:g}."
     return [
         check(claim, set(first) == {prescribed} if len(first) else None, epochs=len(first), **numbers),
-        _is_printed(search, WARM),
-        search.above("With a warm start the largest usable rate is larger than without", WARM, UNNORMALIZED),
-        search.above("With batch norm it is larger still", NORMALIZED, WARM),
+        *(own for row in rows for own in search.claimed(row)),
     ]
 
 
@@ -147,20 +135,9 @@ def warm_start(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     )
 
 
-def _alternating_normalization(facts: tuple[RateSearch, Sequence[Agreement]]) -> list[Claim]:
-    """Check the runs, and the layer of the alternating scheme against its formula."""
-    search, alternation = facts
-    return [
-        *map(Agreement.check, alternation),
-        _is_printed(search, ALTERNATING),
-        search.above("With batch norm the largest usable rate is larger", NORMALIZED, ALTERNATING),
-    ]
-
-
 @artefact(
     "understanding-bn/alternating-normalization",
     basis="training",
-    checks=_alternating_normalization,
     trains=partial(_trained, names=(ALTERNATING, NORMALIZED)),
 )
 def alternating_normalization(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
@@ -169,7 +146,7 @@ def alternating_normalization(context: Context, runs: Runs, *, effort: Effort) -
     return search.runs.evidence(
         quantity_table({quantity: search.highest(name) for quantity, name in highest.items()}),
         lambda: _draw(search),
-        facts=(search, _alternation(context)),
+        facts={"search": search, "alternation": _alternation(context)},
     )
 
 

@@ -20,7 +20,7 @@ from normless_papers.claims import Tests, decided
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
-from normless_papers.probes.sgd_noise import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
+from normless_papers.probes.sgd_noise import noise_table
 from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.rate_search import SUBSETS, in_symbols
 
@@ -154,16 +154,9 @@ def step_noise(
     exact = _every_minibatch(context.seed)
     setting = Initializations(context, data, examples, draws=1, depth=depth)
     (draw,) = setting.each(batch_norm=(False,))
-    drawn = sgd_noise_table(
-        draw.model,
-        draw.inputs,
-        draw.targets,
-        F.cross_entropy,
-        batch_sizes=batch_sizes,
-        learning_rates=(0.1,),
-        draws=draws,
-        seed=context.seed,
-    )
+    generator = torch.Generator().manual_seed(context.seed)
+    minibatches = [(0.1, torch.randint(examples, (draws, size), generator=generator)) for size in batch_sizes]
+    drawn = noise_table(draw.model, draw.inputs, draw.targets, F.cross_entropy, minibatches)
     both = pd.concat(
         [exact.assign(network="two layers, every minibatch"), drawn.assign(network=f"ResNet-{depth}, {draws} draws")]
     )
@@ -185,14 +178,11 @@ def _every_minibatch(seed: int) -> pd.DataFrame:
     with seeded(seed):
         network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
         inputs, targets = torch.randn(_EXAMPLES, 3, dtype=torch.float64), torch.randint(3, (_EXAMPLES,))
-    noise = noise_per_example(per_example_gradients(network, inputs, targets, F.cross_entropy))
-    rows = []
-    for size, rate in ((1, 0.1), (2, 0.1), (3, 0.1), (2, 0.2)):
-        every = torch.tensor(list(product(range(_EXAMPLES), repeat=size)))
-        errors = step_errors(network, inputs, targets, F.cross_entropy, every, rate)
-        row = {"batch_size": size, "learning_rate": rate, "noise": errors.mean_square}
-        rows.append(row | {"predicted_noise": rate**2 * noise / size, "bias": errors.bias, "predicted_bias": 0.0})
-    return pd.DataFrame(rows)
+    every = [
+        (rate, torch.tensor(list(product(range(_EXAMPLES), repeat=size))))
+        for size, rate in ((1, 0.1), (2, 0.1), (3, 0.1), (2, 0.2))
+    ]
+    return noise_table(network, inputs, targets, F.cross_entropy, every).assign(predicted_bias=0.0)
 
 
 def _quantities(both: pd.DataFrame) -> pd.DataFrame:

@@ -303,6 +303,5 @@ def class_pass_of(draw: Draw) -> PassTables:
     Tables: `sizes`, a row per class with `class`, `mean_abs`, `share` and `predicted_share`; `elements`, a row per
     class and element with `class`, `element` and `gradient`.
     """
-    batch = (draw.model, draw.inputs, draw.targets)
-    sizes = classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]
-    return {"sizes": sizes, "elements": classwise_elements(*batch, WEIGHT_52)}
+    elements = classwise_elements(draw.model, draw.inputs, draw.targets, WEIGHT_52)
+    return {"sizes": classwise_gradients(elements), "elements": elements}

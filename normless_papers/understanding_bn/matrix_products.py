@@ -17,7 +17,6 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network, Seeds
 from normless_papers.claims import Test, Tests, decided, equals, exceeds, in_all
 from normless_papers.networks.seeded_inputs import seeded
-from normless_papers.probes.jacobian import jacobian_spectrum
 from normless_papers.theory.fuss_catalan import density_table, support_edge
 from normless_papers.theory.singular_values import (
     Entries,
@@ -106,8 +105,9 @@ def _of_network(factors: int, size: int, seed: int) -> float:
         network = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(factors)))
         for layer in network:
             nn.init.xavier_normal_(layer.get_parameter("weight"))
-    spectrum = jacobian_spectrum(network, torch.zeros(1, size), chunk=size)
-    values = spectrum.assign(factors=factors, run=0, unit_squared=spectrum["squared"])
+    jacobian = torch.func.jacrev(network.double())(torch.zeros(size, dtype=torch.float64))
+    squares = torch.linalg.svdvals(jacobian.detach()).square().numpy()
+    values = pd.DataFrame({"factors": factors, "run": 0, "unit_squared": squares})
     return float(distance_to_law(values)["distance"].max())
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -20,18 +19,15 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Claim,
     Estimate,
-    Tests,
-    asked_at_scale,
     at_scale,
     check,
     difference,
-    exceeds,
     larger,
-    lies_within,
     quantity_table,
     replicates,
-    stated,
+    within,
 )
+from normless_papers.claims.declared import DrawRow
 from normless_papers.claims.training import best_accuracy, runs_do_not_train
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.effort import Effort, TrainingSweeps
@@ -154,14 +150,43 @@ class RateSearch:
         runs = self.of(name)
         return runs.iloc[:0] if self.highest(name) == 0 else chosen(runs, rate=best_rate(runs))
 
-    def above(self, claim: str, higher: str, lower: str) -> Claim:
-        """Check that the highest rate of one network is above another's."""
-        decades = (replace(highest_decade(self.of(name)), name=name) for name in (higher, lower))
-        return larger(f"{claim} (log₁₀ of the rates).", *decades)
+    def claimed(self, row: DrawRow) -> list[Claim]:
+        """Return the check of a declared claim, a row with one of these keys.
 
-    def is_printed(self, claim: str, measured: float, printed: float) -> Claim:
-        """Check that a rate is the published one; decided only for the paper's set-up."""
-        return at_scale(is_rate(claim, measured, printed), self.runs.reduction)
+        - `highest_is` or `best_is: [name, rate]`: the rate of a network is the published one, which is decided only
+          for the paper's set-up;
+        - `highest_above` or `best_above: [name, name]`: that of one network is above another's;
+        - `longer: [name, name]`: at its best rate one network takes more epochs than another, in the paper's set-up;
+        - `highest_as_good: name`: no lower rate is more accurate than the highest by more than a point;
+        - `gain: [low, high]`, of γ and β, and `costs: name`, which loses more than that gain.
+        """
+        claim: str = row["claim"]
+        ((form, given),) = ((key, value) for key, value in row.items() if key not in ("claim", "each"))
+        reduction = self.runs.reduction
+        if form in ("highest_is", "best_is"):
+            name, printed = given
+            measured = self.highest(name) if form == "highest_is" else best_rate(self.at_best(name))
+            return [at_scale(is_rate(claim, measured, printed), reduction)]
+        if form in ("highest_above", "best_above"):
+            decade = highest_decade if form == "highest_above" else best_decade
+            pair = (replace(decade(self.of(name)), name=name) for name in given)
+            return [larger(f"{claim} (log₁₀ of the rates).", *pair)]
+        if form == "longer":
+            epochs = (estimate(self.at_best(name), "last_epoch") for name in given)
+            return [at_scale(larger(claim, *epochs), reduction, of="shape")]
+        if form == "highest_as_good":
+            return [self._highest_as_good(claim, given)]
+        accuracy, gain = _accuracies(self)
+        if form == "gain":
+            return [at_scale(within(claim, gain, *given), reduction)]
+        return [larger(claim, difference(accuracy[NORMALIZED], accuracy[given]), gain)]
+
+    def _highest_as_good(self, claim: str, name: str) -> Claim:
+        own, highest = self.of(name), self.highest(name)
+        lower = own[own["rate"] < highest]
+        if math.isnan(highest) or lower.empty:
+            return check(claim, None, highest=highest)
+        return larger(claim, best_accuracy(chosen(own, rate=highest)), best_accuracy(lower), by=-_AS_GOOD)
 
     def draw(self, title: str, inks: Mapping[str, Ink], spoken: Callable[[str], str]) -> Axes:
         """Draw the accuracy of every run against its rate."""
@@ -208,6 +233,11 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
     """Check the search, the relative epochs of the rate's drops, and the factors of the drops."""
     search, drops, factors = facts
     largest = search.runs.table["rate"].max()
+    rows: list[DrawRow] = [
+        {"claim": "With batch norm the search selects the rate 0.1.", "best_is": [WHOLE, 0.1]},
+        {"claim": "Without it the largest usable rate is 0.0001.", "highest_is": [NONE, 1e-4]},
+        {"claim": "The largest usable rate is larger with batch norm", "highest_above": [WHOLE, NONE]},
+    ]
     fails = f"Without batch norm training at the largest rate, {largest:g}, fails."
     return [
         check(
@@ -218,9 +248,7 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
             last=max(drops, default=math.nan),
             factor=max(factors, default=math.nan),
         ),
-        search.is_printed("With batch norm the search selects the rate 0.1.", best_rate(search.at_best(WHOLE)), 0.1),
-        search.is_printed("Without it the largest usable rate is 0.0001.", search.highest(NONE), 1e-4),
-        search.above("The largest usable rate is larger with batch norm", WHOLE, NONE),
+        *(own for row in rows for own in search.claimed(row)),
         runs_do_not_train(fails, chosen(search.of(NONE), rate=largest), search.of(WHOLE)),
     ]
 
@@ -260,45 +288,7 @@ def experimental_setup(context: Context, runs: Runs, *, effort: Effort) -> Evide
     )
 
 
-def _table_2(search: RateSearch) -> list[Claim]:
-    best = {parts: best_decade(search.of(parts)) for parts in TEXTS[3:]}
-    printed = dict.fromkeys(TEXTS[:4], 0.1) | {SCALED: 0.01, CENTRED: 0.003, NONE: 1e-4}
-    checks = [
-        search.is_printed(
-            f"The best rate with {in_symbols(parts)} is {rate:g}.", best_rate(search.at_best(parts)), rate
-        )
-        for parts, rate in printed.items()
-    ]
-    checks += stated(
-        {
-            f"The best rate with {in_symbols(better)} is larger than with {in_symbols(worse)} (log₁₀ of "
-            "the rates).": exceeds(best[better], best[worse])
-            for better, worse in pairwise(best)
-        }
-    )
-    checks += [_highest_is_best(search, parts) for parts in (SCALED, CENTRED, NONE)]
-    epochs = {parts: estimate(search.at_best(parts), "last_epoch") for parts in best}
-    longer = f"learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}."
-    for parts in (SCALED, CENTRED, NONE):
-        check = larger(f"With {in_symbols(parts)} {longer}", epochs[parts], epochs[NORMALIZED])
-        checks.append(at_scale(check, search.runs.reduction, of="shape"))
-    return checks
-
-
-def _highest_is_best(search: RateSearch, parts: str) -> Claim:
-    """Check that no lower rate is more than a point better than the highest achievable rate."""
-    claim = (
-        f"With {in_symbols(parts)} the highest rate that does not diverge is as good as any lower one, within "
-        f"{_AS_GOOD:g} point of test accuracy."
-    )
-    own, highest = search.of(parts), search.highest(parts)
-    lower = own[own["rate"] < highest]
-    if math.isnan(highest) or lower.empty:
-        return check(claim, None, highest=highest)
-    return larger(claim, best_accuracy(chosen(own, rate=highest)), best_accuracy(lower), by=-_AS_GOOD)
-
-
-@artefact("understanding-bn/table-2", basis="training", checks=_table_2, trains=partial(_search, subsets=SUBSETS))
+@artefact("understanding-bn/table-2", basis="training", trains=partial(_search, subsets=SUBSETS))
 def best_rates_of_parts(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     search = _searched(runs)
     return search.runs.evidence(
@@ -315,22 +305,7 @@ def _accuracies(search: RateSearch) -> tuple[dict[str, Estimate], Estimate]:
     return accuracy, difference(accuracy[WHOLE], accuracy[NORMALIZED])
 
 
-def _figure_17(search: RateSearch) -> Tests:
-    accuracy, gain = _accuracies(search)
-    return {
-        "The whole affine part, γ and β, adds roughly 0.6 points: 0.3 to 0.9.": asked_at_scale(
-            lies_within(gain, 0.3, 0.9), search.runs.reduction
-        ),
-        **{
-            f"Without the affine part, leaving out {lost} costs more than γ and β add.": exceeds(
-                difference(accuracy[NORMALIZED], accuracy[remaining]), gain
-            )
-            for lost, remaining in (("μ", SCALED), ("σ²", CENTRED))
-        },
-    }
-
-
-@artefact("understanding-bn/figure-17", basis="training", checks=_figure_17, trains=partial(_search, subsets=SUBSETS))
+@artefact("understanding-bn/figure-17", basis="training", trains=partial(_search, subsets=SUBSETS))
 def curves_of_parts(context: Context, runs: Runs, *, effort: Effort) -> Evidence:
     search = _searched(runs)
     accuracy, gain = _accuracies(search)

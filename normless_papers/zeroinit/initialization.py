@@ -26,7 +26,8 @@ from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs, chosen
 from normless_papers.networks.reference_forward import RegularizedFacts, blocks_at_start, regularized_facts
 from normless_papers.networks.seeded_inputs import MeasuredBatch, convert, seeded, training_batch
-from normless_papers.probes.training_signals import gradient_correlation_table, l2_share, loss_terms
+from normless_papers.probes.network_function import as_function
+from normless_papers.probes.training_signals import gradient_correlation_table
 from normless_papers.published import published_as
 
 ID = "zeroinit/zeroinit"
@@ -236,11 +237,16 @@ def l2_dominates(
 def _loss_terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
     """Measure the terms of the loss of one draw of the weights."""
     network = convert(_wide_resnet(batch, depth, width), "zeroinit")
+    with torch.no_grad(), as_function(network, training=True) as logits:
+        entropy = float(nn.functional.cross_entropy(logits({}, batch.inputs), batch.targets))
     groups = param_groups(network, lr=0.1, weight_decay=WEIGHT_DECAY, policy="weights")
-    table = loss_terms(network, groups, batch.inputs, batch.targets)
-    terms = table.groupby("term")["value"].sum()
-    own = {"cross_entropy": float(terms["data"]), "l2": float(terms["l2"]), "share": l2_share(table)}
-    return {"scheme": "zeroinit", "depth": depth} | own
+    l2 = sum(
+        group["weight_decay"] / 2 * float(weight.detach().double().square().sum())
+        for group in groups
+        for weight in group["params"]
+    )
+    terms = {"cross_entropy": entropy, "l2": l2, "share": l2 / (entropy + l2)}
+    return {"scheme": "zeroinit", "depth": depth} | terms
 
 
 CORRELATIONS = Plot(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.budgets import Network
-from normless_papers.claims import Claim, Estimate, at_scale, combined, larger
 from normless_papers.experiments.de_smith import (
     ACCURACY,
     BATCH_SIZE,
@@ -26,37 +23,6 @@ from normless_papers.plots import OPTIMA_BY_NAME
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
 # The table has no row for batch norm, which is the control.
 RUN = ("batch_norm", *ABLATIONS)
-MULTIPLIER = "scalar_multiplier"
-
-
-def _table_1(runs: Runs) -> list[Claim]:
-    accuracy, loss = ({name: runs.optimum(metric, method=name) for name in ABLATIONS} for metric in (ACCURACY, LOSS))
-    pair = accuracy[MULTIPLIER], accuracy["without_batch_norm"]
-    halfway = combined([(0.5, accuracy["zeroinit"]), (0.5, accuracy["without_batch_norm"])])
-    halfway = replace(halfway, name="half of ZeroInit's gain")
-    # Regularization helps only in trainings as long as the paper's.
-    helps = "Biases and dropout with the multiplier are better than the multiplier alone."
-    printed = [
-        larger("The scalar multiplier alone is more than 1 point above no normalization.", *pair, by=1.0),
-        larger("The scalar multiplier alone reaches 93.5 % (printed: 94.0 %).", accuracy[MULTIPLIER], Estimate(93.5)),
-    ]
-    above = "is above that of the scalar multiplier alone."
-    return [
-        larger("The scalar multiplier alone is above no normalization.", *pair),
-        larger(
-            "The scalar multiplier alone does most of what ZeroInit does: more than half of its gain over no "
-            "normalization.",
-            pair[0],
-            halfway,
-        ),
-        *(
-            larger(f"The training loss of {method} {above}", loss[method], loss[MULTIPLIER])
-            for method in ABLATIONS
-            if method != MULTIPLIER
-        ),
-        at_scale(larger(helps, accuracy["zeroinit"], accuracy[MULTIPLIER]), runs.reduction, of="shape"),
-        *(at_scale(check, runs.reduction) for check in printed),
-    ]
 
 
 def _of_every_part(context: Context, *, width: int, effort: Effort) -> TrainingSweeps:
@@ -64,7 +30,7 @@ def _of_every_part(context: Context, *, width: int, effort: Effort) -> TrainingS
     return over_batch_sizes(context, "zeroinit-ablation", RUN, (BATCH_SIZE,), effort, model=model, ghost=None)
 
 
-@artefact("zeroinit/table-1", basis="training", checks=_table_1, trains=_of_every_part)
+@artefact("zeroinit/table-1", basis="training", trains=_of_every_part)
 def ablation(context: Context, runs: Runs, *, width: Network[int], effort: Effort) -> Evidence:
     def draw() -> Axes:
         panels, inks = new_panels(1, 2, width=4.9, height=3.2), inks_of({method: scheme_of(method) for method in RUN})

@@ -79,7 +79,7 @@ class Change(Edit):
         for name, value in self.changes.items():
             surgery.parameter(name).detach().fill_(value)
             if value == 0:
-                surgery.zeroed.add(name)
+                surgery.log.zeroed.add(name)
 
 
 def shut() -> nn.Module:

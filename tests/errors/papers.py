@@ -23,7 +23,6 @@ from normless_papers.claims.agreement import deviation
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.gamma.pretrained import PretrainedWeightsError, networks_in, pretrained
 from normless_papers.probes.histograms import peak_counts
-from normless_papers.probes.jacobian import jacobian_spectrum
 from normless_papers.probes.summand_tables import SummandDistribution
 from normless_papers.probes.updates import update_terms
 from normless_papers.published import UnknownArtefactError, published_as
@@ -148,11 +147,6 @@ PROBES = [
         "summands: chosen",
         lambda: observe(wide_resnet(10, 1), [SummandDistribution("stem", ["smallest"])], IMAGES, LABELS),
         *(ValueError, "'smallest'"),
-    ),
-    Wrong(
-        "jacobian of tokens",
-        lambda: jacobian_spectrum(nn.Embedding(7, 4), torch.zeros(3, dtype=torch.int64)),
-        *(ValueError, "floating-point", "torch.int64"),
     ),
     Wrong("no parameter", lambda: update_terms(nn.ReLU(), torch.randn(2, 3)), ValueError, "no trainable parameter"),
     Wrong("the first layer", lambda: conv_path(1), ValueError, "1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -233,8 +232,3 @@ def _wrong_roles(stated: str, found: Mapping[str, str]) -> list[str]:
         if role not in roles[:1]:
             wrong.append(f"the norm {path} has the role {role}, stated {roles[:1]}")
     return wrong
-
-
-def file_name(name: str) -> str:
-    """The name of a row as that of a file."""
-    return re.sub(r"[^a-zA-Z0-9_.-]+", "_", name)

@@ -51,13 +51,6 @@ SAME: dict[str, str] = {
     "unused parameter": (
         "def prepare(self):\n    self.spare = nn.Linear(32, 32)\ndef block(self, h):\n    return h + self.branch(h)"
     ),
-    # Buffers written in place and put anew in each step; the graph reads the memory of the capture.
-    "buffer in place": (
-        "def prepare(self):\n    self.register_buffer('mean', torch.zeros(32))\n"
-        "def block(self, h):\n"
-        "    if self.training:\n        self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))\n"
-        "    return h - self.mean + self.branch(h)"
-    ),
     "buffer put anew": (
         "def prepare(self):\n    self.register_buffer('mean', torch.zeros(32))\n"
         "def block(self, h):\n"
@@ -69,20 +62,10 @@ SAME: dict[str, str] = {
         "def block(self, h):\n    loud = h.detach().mean().item() > 0.3\n"
         "    return h + self.branch(h) * (2.0 if loud else 0.5)"
     ),
-    # State of Python that a replay does not move, with a change long after any capture.
-    "after twenty calls": (
-        "def block(self, h):\n    self.calls += self.training\n"
-        "    return h + self.branch(h) * (1.0 if self.calls <= 20 else 0.1)"
-    ),
     # Stochastic depth by a generator of the host.
     "random": (
         "def block(self, h):\n    keep = not self.training or random.random() < 0.5\n"
         "    return h + self.branch(h) * (1.0 if keep else 0.0)"
-    ),
-    # A number of the host that is copied to the card: a replay copies the old one.
-    "copied from the host": (
-        "def block(self, h):\n    self.calls += self.training\n"
-        "    return h + self.branch(h) * torch.tensor(1.0 / (1 + self.calls)).to(h)"
     ),
     # A generator of its own is not the graph's.
     "generator of its own": (

@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
-from cuda_helpers import DEVICE, NEEDS_CARD, ONLY_ON_CARD, assert_same_run, config, finished, losses_of, run
-from torch.nn import functional as F
+from cuda_helpers import NEEDS_CARD, ONLY_ON_CARD, assert_same_run, config, finished, run
 
 import normless as nl
-from normless_lab.data import load_data
-from normless_lab.train import ImageTask, rate_multiplier, train
+from normless_lab.train import train
 
 pytestmark = NEEDS_CARD
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Networks of a run in float64 are drawn in float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def test_a_plain_loop_of_torch_has_the_same_losses(tmp_path: Path) -> None:
-    """Written from the public pieces alone: groups, the schedule's multiplier, SGD and the batches of the data."""
-    settings = config(scheme="fixup", schedule="cosine", warmup_epochs=1, scalar_rate_scale=0.1)
-    train(settings, tmp_path / "run")
-
-    data = load_data(settings.data)
-    with default_dtype(torch.float64):
-        net = ImageTask(settings).build_network().double().to(DEVICE).train()
-    groups = nl.param_groups(
-        net, lr=settings.rate, weight_decay=settings.weight_decay, scalar_lr_scale=settings.scalar_rate_scale
-    )
-    optimizer = torch.optim.SGD(groups, momentum=settings.momentum)
-    losses: list[float] = []
-    steps = data.steps_per_epoch(settings.batch_size)
-    for epoch in range(settings.epochs):
-        batches = data.train_batches(
-            settings.batch_size, seed=0, epoch=epoch, augmentation=data.default_augmentation, device=DEVICE
-        )
-        for inputs, targets in batches:
-            multiplier = rate_multiplier("cosine", len(losses), settings.epochs * steps, steps)
-            for group in optimizer.param_groups:
-                group["lr"] = settings.rate * multiplier * group["rate_scale"]
-            loss = F.cross_entropy(net(inputs.double()), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-6)
 
 
 def test_probes_along_the_way_change_nothing_and_see_every_third_step(tmp_path: Path) -> None:

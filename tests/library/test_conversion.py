@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normless as nl
 from normless.conversion import scheme_of
@@ -94,33 +92,3 @@ def test_a_conversion_in_place_is_that_of_a_copy(scheme: str) -> None:
     for (name, value), (other, same) in zip(network.state_dict().items(), expected.state_dict().items(), strict=True):
         assert name == other
         assert torch.equal(value, same)
-
-
-class _Filtered(nn.Module):
-    """x + relu(norm(w ∗ x)) with weights that are not parameters: a buffer, a module in a dictionary, computed."""
-
-    def __init__(self, weight: str) -> None:
-        super().__init__()
-        self.weight = weight
-        self.stem, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2)
-        self.register_buffer("filter", torch.randn(4, 4, 1, 1))
-        self.kept = {"conv": nn.Conv2d(4, 4, 1)}
-        self.maker = nn.Linear(4, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x).relu()
-        if self.weight == "kept":
-            y = self.kept["conv"](x)
-        else:
-            filters = self.filter if self.weight == "buffer" else self.maker(x.mean((0, 2, 3))).reshape(4, 4, 1, 1)
-            y = F.conv2d(x, filters)
-        return self.head((x + self.norm(y).relu()).mean((2, 3)))
-
-
-@pytest.mark.parametrize("weight", ["buffer", "kept", "computed"])
-def test_weights_that_are_not_parameters_have_no_rows(weight: str) -> None:
-    """The branch is at zero, so that the converted network is its skip path."""
-    x = torch.randn(2, 3, 8, 8)
-    net: Any = nl.convert(_Filtered(weight), "skipinit", x)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in net.modules())
-    torch.testing.assert_close(net(x), net.head(net.stem(x).relu().mean((2, 3))))

@@ -117,22 +117,3 @@ def test_a_shared_trunk_is_converted_once_however_it_is_called(
     assert all(module is trunk for module in net.modules() if isinstance(module, Trunk))
     if scheme == "skipinit":
         torch.testing.assert_close(trunk(INPUTS[0]), F.relu(trunk.stem(INPUTS[0])).mean((2, 3)))
-
-
-def test_a_norm_outside_the_part_is_not_an_idle_norm_of_it() -> None:
-    """Both norms are children of one module, of one class and width."""
-
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 2)
-            self.norm1, self.norm2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
-
-        def forward(self, x: Tensor) -> Any:
-            return self.head(self.norm2(self.norm1(self.conv(x)).relu()).mean((2, 3)))
-
-    net = nl.convert(Both(), "group_norm", INPUTS[0], only=("conv", "norm1"))
-    assert {path: type(net.get_submodule(path)) for path in norms(net)} == {
-        "norm1": nn.GroupNorm,
-        "norm2": nn.BatchNorm2d,
-    }

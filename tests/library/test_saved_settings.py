@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import warnings
@@ -249,15 +248,6 @@ def test_changed_code_is_told(model: str, scheme: str, changes: str, mine: Path)
         nl.load("net")
 
 
-def test_recipes_of_an_earlier_version_are_read(mine: Path) -> None:
-    nl.save(nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS), "net", PLAIN_TEXT)
-    recipe = Path("net/recipe.json")
-    values = json.loads(recipe.read_text())
-    assert values.pop("code") == {}
-    recipe.write_text(json.dumps(values | {"format": 2}))
-    nl.load("net")
-
-
 SMALL_IMAGES = torch.randn(2, 3, 8, 8)
 
 
@@ -274,12 +264,3 @@ def test_a_converted_network_says_what_was_done(tmp_path: Path) -> None:
     nl.save(net, tmp_path)
     loaded: Any = nl.load(tmp_path, model)
     assert loaded.normless.plan == said.plan
-
-
-def test_saved_files_have_the_permissions_of_new_files(tmp_path: Path) -> None:
-    before, mask = os.umask(0o027), 0o027
-    try:
-        files = nl.save(nl.convert(resnet_cifar(8), "skipinit", SMALL_IMAGES), tmp_path)
-    finally:
-        os.umask(before)
-    assert [file.stat().st_mode & 0o777 for file in files] == [0o666 & ~mask] * 2

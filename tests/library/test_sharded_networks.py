@@ -151,13 +151,3 @@ def _run(folder: Path, schemes: tuple[str, ...], processes: int = 2) -> None:
 @pytest.mark.slow
 def test_a_sharded_network_is_trained_watched_and_saved_as_the_whole_one(tmp_path: Path) -> None:
     _run(tmp_path, ("skipinit",))
-
-
-@pytest.mark.slow
-def test_so_is_every_kind_of_scheme(tmp_path: Path) -> None:
-    _run(tmp_path, ("fixup", "nf_resnet", "group_norm", "dyt", "zeroinit(dropout=0)"))
-
-
-@pytest.mark.slow
-def test_so_are_two_sharded_copies(tmp_path: Path) -> None:
-    _run(tmp_path, ("skipinit",), processes=4)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -21,11 +18,9 @@ from torch import Tensor, nn
 from torch.fx import config as fx_config
 
 import normless as nl
-from normless.exclusive import borrowing, exclusive
+from normless.exclusive import exclusive
 
 THREADS = 6
-# Seconds after which a thread that waits is a failure.
-LIMIT = 60.0
 
 
 class Network(Residual):
@@ -85,12 +80,6 @@ def is_free() -> bool:
         return pool.submit(taken).result()
 
 
-@borrowing
-def alone() -> Iterator[None]:
-    """Keep other threads out of the library."""
-    yield
-
-
 def digest(value: Any) -> Any:
     """Return what two calls must agree in."""
     if isinstance(value, nn.Module):
@@ -130,52 +119,3 @@ def test_every_function_gets_in_threads_what_one_thread_gets(repeated: int) -> N
         made = [*pool.map(lambda job: digest(CALLS[job[0]](job[1])), jobs)]
     assert [name for (name, _), one in zip(jobs, made, strict=True) if one != alone[name]] == []
     assert changed(before, state_of(SHARED)) == []
-
-
-class Interrupting(Network):
-    """Interrupts the pass that is called, as Ctrl-C in it would."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("name", ["convert", "probe", "mixes_examples", "diagnose"])
-def test_an_interrupted_call_gives_everything_back(name: str) -> None:
-    with torch.random.fork_rng(devices=[]):
-        model = Interrupting()
-    before, attributes = state_of(model), [*vars(model)]
-    with pytest.raises(KeyboardInterrupt):
-        CALLS[name](model)
-    assert changed(before, state_of(model)) == []
-    assert [*vars(model)] == attributes
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_process_forked_while_another_thread_is_inside(inside: bool) -> None:
-    """`inside`: the thread that forks is inside a call itself, as in a callback."""
-    holds, ends = threading.Event(), threading.Event()
-
-    class Slow(Network):
-        def forward(self, x: Tensor) -> Tensor:
-            holds.set()
-            ends.wait(0.2)
-            return super().forward(x)
-
-    with torch.random.fork_rng(devices=[]):
-        slow = Slow()
-    thread = threading.Thread(target=lambda: nl.residual_map(slow, images()))
-    with alone() if inside else nullcontext():
-        thread.start()
-        assert inside or holds.wait(LIMIT)
-        process = os.fork()
-    if process == 0:
-        # Threads of the child are not kept out either.
-        with ThreadPoolExecutor(1) as pool:
-            works = pool.submit(nl.residual_map, SHARED, images()).result(LIMIT).depth == 2
-        os._exit(0 if works and nl.plan(SHARED, "fixup", images()) else 1)
-    ends.set()
-    thread.join(LIMIT)
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0

@@ -9,10 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gallery import ROWS
-from gallery.odd import Autocast, Checkpointed, NoGrad, in_sequence
-from streams_of_networks import IMAGES, WIDTH, Block, Network, conv
+from gallery.odd import Autocast, Checkpointed, NoGrad
+from streams_of_networks import IMAGES, WIDTH, Block, Network
 from torch import Tensor, nn
-from written_networks import Written
 
 import normless as nl
 from normless.errors import EvaluationOnlyWarning
@@ -109,25 +108,6 @@ def test_a_block_that_runs_three_times_counts_three_times() -> None:
     for _ in range(3):
         h = h + 3**-0.5 * block.conv2(F.relu(block.conv1(h)))
     torch.testing.assert_close(net(x), model.head(h.mean((2, 3))))
-
-
-def joined(m: Any, x: Tensor) -> Tensor:
-    """x + cat(f(x), relu(g(x))) of 3 and 5 channels."""
-    h = torch.relu(m.norm(m.stem(x)))
-    return x + torch.cat([m.f(h), m.g(h).relu()], 1)
-
-
-def test_a_branch_that_ends_in_a_concatenation_with_a_relu_is_refused_by_fixup() -> None:
-    """Of a ReLU after a weight of zero the slope is zero, so that Fixup would end the training of g."""
-    parts = {"stem": conv(), "norm": nn.BatchNorm2d(WIDTH), "f": conv(outputs=3), "g": conv(outputs=WIDTH - 3)}
-    flat = in_sequence(Written(joined, **parts))
-    with pytest.raises(nl.errors.UnsupportedEditError, match=r"1\.g\.weight.*never get a gradient"):
-        nl.convert(flat, "fixup", IMAGES)
-    assert nl.convert(flat, "skipinit", IMAGES) is not None
-    with pytest.raises(
-        nl.errors.UnsupportedEditError, match="1: its branch ends in several weight layers side by side"
-    ):
-        nl.convert(ROWS["joined_branches"].network(), "layer_scale", IMAGES)
 
 
 def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:

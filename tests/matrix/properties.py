@@ -18,6 +18,7 @@ from benchmarks.census.operators import count_operators
 from matrix.case import TOLERANCES, Case, changed, difference, state_of
 from normless._internal.copying import copied
 from normless.errors import AlreadyConvertedError
+from normless.residual._shared import with_shared_once
 
 RATES = {"lr": 0.1, "weight_decay": 1e-4}
 Property = Callable[[Case], None]
@@ -96,7 +97,7 @@ def scalars_are_those_of_the_paper(case: Case) -> None:
     if case.subject.found.blocks:
         assert added <= case.scheme.adds | {"threshold"}, added
         if "multiplier" in case.scheme.adds:
-            blocks = case.subject.found.without_global_skips().with_shared_once().blocks
+            blocks = with_shared_once(case.subject.found.without_global_skips()).blocks
             count = sum(name.endswith("multiplier") for name in after)
             assert count == sum(len(block.branches) for block in blocks)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import normless as nl
-from normless_papers.kept_scale import without_kept_scale
+from normless_papers.kept_scale import as_printed, without_kept_scale
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,4 @@ from normless_papers.kept_scale import without_kept_scale
 def test_the_texts(scheme: str, without: str) -> None:
     assert without_kept_scale(scheme) == without
     nl.scheme(without)
+    assert as_printed(without) == scheme.replace("()", "")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import product
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from papers_helpers import assert_whole, carried_out, check_of
 
-from normless_papers.artefact import Context
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims.agreement import Agreement
 from normless_papers.gamma.variance import _second_moment, _with_mean
 from normless_papers.skipinit.appendix_c import MEAN_SQUARE
 
@@ -100,6 +104,64 @@ SLOW = {
 CASES = FAST | SLOW
 
 
+# Numbers in the place of those that were measured.
+WRONG: tuple[Callable[[float], float], ...] = (
+    lambda x: 3 * x + 1,
+    lambda x: x / 3,
+    lambda x: -x - 1,
+    lambda x: math.copysign(abs(x) ** 0.3, x),
+    lambda x: 2 + math.sin(9e3 * x),
+)
+
+
+def columns_of(facts: Any) -> set[str]:
+    """The columns of numbers of all tables among facts, and the names of single numbers."""
+    if isinstance(facts, pd.DataFrame):
+        return {str(name) for name in facts.select_dtypes("float").columns}
+    named = (
+        {str(key) for key, one in facts.items() if isinstance(one, float)} if isinstance(facts, Mapping) else set()
+    )
+    members = facts.values() if isinstance(facts, Mapping) else facts if isinstance(facts, tuple | list) else ()
+    members = [getattr(facts, one.name) for one in fields(facts)] if is_dataclass(facts) else members
+    return named.union(*map(columns_of, members))
+
+
+def with_numbers(facts: Any, wrong: Callable[[float], float], column: str = "") -> Any:
+    """Facts of the same form with other numbers, of all columns and names or one; truth values are reversed."""
+    if isinstance(facts, bool):
+        return not facts
+    if isinstance(facts, int | float):
+        return type(facts)(wrong(float(facts)))
+    if isinstance(facts, pd.DataFrame):
+        kept = [column] if column in facts else [] if column else facts.select_dtypes(("float", "bool")).columns
+        return facts.assign(
+            **{str(name): [with_numbers(one, wrong) for one in facts[name].tolist()] for name in kept}
+        )
+    if is_dataclass(facts) and not isinstance(facts, type):
+        kept = {"tolerance"} if isinstance(facts, Agreement) else {"deviation", "n"}
+        own = {one.name: getattr(facts, one.name) for one in fields(facts) if one.name not in kept}
+        return replace(facts, **{name: with_numbers(one, wrong, column) for name, one in own.items()})
+    if isinstance(facts, Mapping):
+        numbers = (key for key, one in facts.items() if isinstance(one, int | float))
+        left = {key for key in numbers if column not in ("", key)}
+        return {key: one if key in left else with_numbers(one, wrong, column) for key, one in facts.items()}
+    if isinstance(facts, tuple | list):
+        return type(facts)(with_numbers(one, wrong, column) for one in facts)
+    return facts
+
+
+def assert_can_fail(name: str, facts: Any) -> None:
+    """Every check that holds fails by some wrong numbers."""
+    checks = artefact_of(name).checks
+    verdicts: list[list[str]] = []
+    for wrong, column in product(WRONG, ["", *columns_of(facts)]):
+        # A rate or a size among the facts may have become one that nothing was measured at.
+        with suppress(ValueError, LookupError, ArithmeticError, RuntimeWarning):
+            verdicts.append([check.verdict for check in checks(with_numbers(facts, wrong, column))])
+    for number, check in enumerate(checks(facts)):
+        assert check.verdict != "holds" or "fails" in [row[number] for row in verdicts], check.claim
+
+
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_it_measures_what_is_published_and_draws(name: str, context: Context) -> None:
     case = CASES[name]
@@ -107,6 +169,8 @@ def test_it_measures_what_is_published_and_draws(name: str, context: Context) ->
     merged = assert_whole(name, evidence)
     assert [check.claim for check in evidence.checks if check.verdict not in case.verdicts] == []
     assert case.rows in (None, len(merged))
+    if case.verdicts is not ANY:
+        assert_can_fail(name, evidence.facts)
     for words, numbers in case.numbers.items():
         found = check_of(evidence, words).numbers
         assert {number: found[number] for number in numbers} == pytest.approx(dict(numbers))

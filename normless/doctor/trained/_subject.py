@@ -159,7 +159,8 @@ class TrainedSubject:
             return {}, {}, tokens
         positional, named = arguments_of(self.batches[0][0])
         try:
-            surgery = Surgery(self.model, self.map, positional, named, edit="check_health")
+            surgery = Surgery(self.model, self.map, (positional, named))
+            surgery.log.edit = "check_health"
             norms, refused = FreezableNorms(tokens).beside(surgery)
         except NormlessError as error:
             return {}, {"": str(error)}, tokens

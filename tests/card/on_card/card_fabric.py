@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.accelerators import CPUAccelerator
-from lightning_fabric.plugins import DoublePrecision, HalfPrecision, MixedPrecision, Precision
+from lightning_fabric.plugins import DoublePrecision, Precision
 from lightning_fabric.strategies import SingleDeviceStrategy
 from simulated_card import register
 
@@ -21,14 +21,7 @@ class CardAccelerator(CPUAccelerator):
 
 def make_card_fabric(config: RunConfig) -> Fabric:
     """See `normless_lab.train._loop.make_fabric`, whose accelerators are those of Fabric."""
-    if config.precision == "32-true":
-        precision = Precision()
-    elif config.precision == "64-true":
-        precision = DoublePrecision()
-    elif config.precision == "bf16-true":
-        precision = HalfPrecision("bf16-true")
-    else:
-        precision = MixedPrecision(config.precision, "card")
+    precision = DoublePrecision() if config.precision == "64-true" else Precision()
     strategy = SingleDeviceStrategy(device=register())
     fabric = Fabric(accelerator=CardAccelerator(), strategy=strategy, plugins=[precision])
     fabric.launch()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import normless as nl
 from normless.models import resnet_cifar, wide_resnet
 from normless.probes import PROBES
-from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients
+from normless_papers.probes.class_gradients import classwise_elements
 from normless_papers.probes.divergence import (
     find_divergence,
     largest_stable_rate,
@@ -25,9 +25,8 @@ from normless_papers.probes.divergence import (
     steepest_descent,
 )
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_updates
-from normless_papers.probes.jacobian import jacobian_spectrum
-from normless_papers.probes.sgd_noise import sgd_noise_table
-from normless_papers.probes.training_signals import gradient_correlation_table, loss_terms
+from normless_papers.probes.sgd_noise import noise_table
+from normless_papers.probes.training_signals import gradient_correlation_table
 from normless_papers.probes.updates import function_update_table, update_trace_table
 
 
@@ -57,23 +56,19 @@ def test_probes_leave_the_random_numbers_of_the_card_as_they_were(card: torch.de
     assert torch.equal(before, torch.get_device_module(card).get_rng_state(card))
 
 
-BATCH_SIZES: dict[str, Any] = {"batch_sizes": (1, 2), "draws": 4}
-DECAY: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1}
+DRAWN = torch.tensor([[0, 1], [2, 2]])
 FUNCTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
-    "jacobian_spectrum": lambda model, x, y: jacobian_spectrum(model, x),
-    "classwise_gradients": classwise_gradients,
     "classwise_elements": lambda model, x, y: classwise_elements(model, x, y, "classifier.weight"),
     "find_divergence": lambda model, x, y: find_divergence(model, [(x, y)], 0.1),
     "largest_stable_rate": lambda model, x, y: largest_stable_rate(model, [(x, y)] * 2),
     "function_update": function_update_table,
     "gamma_invariance": gamma_invariance,
     "gamma_updates": gamma_updates,
-    "gradient_correlation": gradient_correlation_table,
+    "gradient_correlation": lambda model, x, y: gradient_correlation_table(model, x),
     "loss_along": lambda model, x, y: loss_along(model, x, y, steepest_descent(model, x, y), (0.0, 0.1)),
-    "loss_terms": lambda model, x, y: loss_terms(model, nl.param_groups(model, **DECAY), x, y),
     "moments_along": lambda model, x, y: moments_along(model, x, y, steepest_descent(model, x, y), (0.0, 0.1)),
     "update_trace": update_trace_table,
-    "sgd_noise": lambda model, x, y: sgd_noise_table(model, x, y, F.cross_entropy, **BATCH_SIZES),
+    "sgd_noise": lambda model, x, y: noise_table(model, x, y, F.cross_entropy, [(0.1, DRAWN.to(x.device))]),
 }
 
 

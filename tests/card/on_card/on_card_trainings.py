@@ -59,10 +59,8 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("images", {"scheme": "fixup", "micro_batch_size": 24}),
     ("images", {**AUGMENTED, "dropout": 0.3}),
     ("images", {"precision": "64-true", "micro_batch_size": 32, "mixup": 0.2}),
-    ("images", {"precision": "bf16-mixed", "scheme": "batch_norm"}),
     ("text", {"scheme": "fixup", "micro_batch_size": 6}),
     ("translation", {"scheme": "fixup", "micro_batch_tokens": 200, "clip": 0.1}),
-    ("translation", {"precision": "bf16-mixed", "weight_decay": 0.1}),
 ]
 
 

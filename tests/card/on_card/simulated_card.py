@@ -12,7 +12,6 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from autocast_on_card import overload, register_autocast
 from generators import DEFAULT, CardModule, PlacedGenerator
 from torch import Tensor, nn
 from torch.utils._mode_utils import no_dispatch
@@ -235,7 +234,6 @@ def register() -> torch.device:
         aten = torch.library.Library("aten", "IMPL")
         for name in FACTORIES:
             aten.impl(name, functools.partial(carry_out, overload(name)), "PrivateUse1")
-        register_autocast(everything, aten)
         _registered.extend([everything, aten])
         for name in ("tensor", "as_tensor", "asarray"):
             setattr(torch, name, _by_copy(getattr(torch, name)))
@@ -246,6 +244,12 @@ def register() -> torch.device:
         except RuntimeError as error:
             raise RuntimeError("The simulated card needs a process that has made no backward pass yet.") from error
     return torch.device(NAME, 0)
+
+
+def overload(name: str) -> Any:
+    """The operation of a name as ``arange.start``."""
+    packet, _, suffix = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), suffix or "default")
 
 
 def _keeping_ties(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

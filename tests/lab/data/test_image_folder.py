@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from normless.errors import DataFormatError
@@ -62,37 +61,6 @@ def test_class_folders_are_read(folders: Path) -> None:
     pairs = sorted(zip(red(data, batch), batch.targets.tolist(), strict=True))
     assert pairs == [(0, 0), (10, 0), (20, 0), (30, 0), (40, 0), (100, 1), (110, 1), (120, 1)]
     assert "8 train / 3 test, 2 classes, 3×8×8; sha256 of file names, lengths and labels" in data.provenance
-
-
-def textured(tmp_path: Path) -> Path:
-    generator = np.random.default_rng(0)
-    for split in ("train", "val"):
-        (tmp_path / split / "only").mkdir(parents=True)
-        for number in range(4):
-            picture = Image.fromarray(generator.integers(256, size=(30, 30, 3), dtype=np.uint8))
-            picture.save(tmp_path / split / "only" / f"{number}.png")
-    return tmp_path
-
-
-@pytest.mark.parametrize("augmentation", [Augmentation(flip=True), Augmentation(flip=True, cutout=3, mixup=0.7)])
-def test_an_epoch_is_a_pure_function_of_seed_and_epoch(tmp_path: Path, augmentation: Augmentation) -> None:
-    data = load_data("image_folder", root=textured(tmp_path), **SMALL)
-
-    def epoch(seed: int, number: int, **share: int) -> list[Batch]:
-        return list(data.train_batches(2, seed=seed, epoch=number, augmentation=augmentation, device="cpu", **share))
-
-    first = epoch(0, 1)
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    again = epoch(0, 1)
-    assert torch.equal(torch.get_rng_state(), state)
-    parts = zip(epoch(0, 1, rank=0, world_size=2), epoch(0, 1, rank=1, world_size=2), strict=True)
-    for batch, repeated, (left, right) in zip(first, again, parts, strict=True):
-        assert torch.equal(batch.inputs, repeated.inputs)
-        assert torch.equal(batch.targets, repeated.targets)
-        assert torch.equal(batch.inputs, torch.cat([left.inputs, right.inputs]))
-    for other in (epoch(1, 0), epoch(0, 2)):
-        assert not torch.equal(other[0].inputs, first[0].inputs)
 
 
 def truncated(file: Path) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from normless_lab.process import available_cores
 from normless_lab.sweeps import Laboratory, LocalExecutor
 from normless_lab.sweeps._card import CardExecutor
 from normless_lab.sweeps._clusters import RayExecutor, SlurmExecutor
-from normless_lab.sweeps._processes import NoWorkerError, ProcessExecutor, WorkerDiedError, called, received, report
+from normless_lab.sweeps._processes import WorkerDiedError
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -110,28 +107,6 @@ def test_to_leave_ends_what_still_runs(name: str, tmp_path: Path) -> None:
     for future in futures:
         with pytest.raises(CancelledError):
             future.result(timeout=1)
-
-
-def serve_once(connection: Connection, record: Path) -> None:
-    """Run a single order; further processes end as they start."""
-    if record.exists():
-        os._exit(3)
-    record.touch()
-    report(connection, called(received(connection)))
-
-
-@pytest.mark.slow
-def test_a_task_whose_process_never_starts_ends_alone(tmp_path: Path) -> None:
-    with ProcessExecutor([partial(serve_once, record=tmp_path / "first")]) as executor:
-        with pytest.raises((AttributeError, pickle.PicklingError)):
-            executor.submit(lambda: None).result(60)
-        with pytest.raises(ArithmeticError, match="no such number"):
-            executor.submit(fail).result(60)
-        with pytest.raises(WorkerDiedError, match="3 times before it took the run"):
-            executor.submit(fail).result(60)
-    no_worker = pytest.raises(NoWorkerError, match=r'no worker process could start.* if __name__ == "__main__"')
-    with ProcessExecutor([partial(serve_once, record=tmp_path)]) as executor, no_worker:
-        executor.submit(fail).result(60)
 
 
 @pytest.mark.slow

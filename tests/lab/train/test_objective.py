@@ -15,7 +15,7 @@ from normless.models import wide_resnet
 from normless_lab.data import Batch, load_data
 from normless_lab.train import TrainConfig, train
 from normless_lab.train._image_task import ImageTask
-from normless_lab.train._objective import accumulate_gradients, l2_term
+from normless_lab.train._objective import accumulate_gradients
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
 
@@ -49,15 +49,6 @@ def test_micro_batches_give_the_gradient_of_the_batch(micro: int, soft: bool) ->
     assert loss == pytest.approx(float(whole.detach()), rel=1e-12)
     labels = batch.targets.argmax(1) if soft else batch.targets
     assert correct == sum(int(row.argmax()) == int(label) for row, label in zip(logits, labels, strict=True))
-
-
-def test_the_l2_term_is_half_of_the_weight_decay_times_the_squares() -> None:
-    parameters = [nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(2))]
-    decays = (0.5, 0.1, 0.0)
-    groups = [{"params": [p], "weight_decay": decay} for p, decay in zip(parameters, decays, strict=True)]
-    term = l2_term(torch.optim.SGD(groups, lr=0.1))
-    by_hand = sum(decay / 2 * p.square().sum() for p, decay in zip(parameters, decays, strict=True))
-    assert float(term) == pytest.approx(float(by_hand.detach()), rel=1e-6)
 
 
 def test_an_epoch_against_a_loop_written_by_hand(tmp_path: Path) -> None:

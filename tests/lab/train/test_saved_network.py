@@ -16,10 +16,8 @@ from normless.conversion import scheme_of
 from normless.models._spec import build_model
 from normless_lab.data import load_data
 from normless_lab.train import TrainConfig, train, trained_network
-from normless_lab.train._image_task import ImageTask
 
 MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
-FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"
 DATA = load_data("digits")
 
 
@@ -44,16 +42,6 @@ def mean_loss(net: nn.Module) -> float:
     (batch,) = DATA.train_batches(DATA.train_size, seed=0, epoch=0, augmentation=DATA.default_augmentation)
     with torch.no_grad():
         return F.cross_entropy(net(batch.inputs), batch.targets).item()
-
-
-@pytest.mark.parametrize(("model", "scheme"), [(MODEL, "batch_norm"), (FOREIGN, " fixup( gain = 1.0 )")])
-def test_a_run_starts_at_the_saved_weights(tmp_path: Path, model: str, scheme: str) -> None:
-    net, requested = saved(tmp_path, model), config(tmp_path, scheme=scheme, seed=5)
-    network = ImageTask(requested).build_network()
-    assert scheme_of(network) == "fixup"
-    assert list(network.state_dict()) == list(net.state_dict())
-    for name, value in network.state_dict().items():
-        assert torch.equal(value, net.state_dict()[name]), name
 
 
 def test_it_is_trained_from_there_and_read_back(tmp_path: Path) -> None:

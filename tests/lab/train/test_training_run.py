@@ -17,7 +17,6 @@ from run_helpers import OnEpoch
 
 from normless_lab.data import load_data
 from normless_lab.train import RunResult, TrainConfig, train, trained_network
-from normless_lab.train._run_files import load_weights
 from normless_lab.train._run_listener import RunListener
 
 CONFIG = TrainConfig(
@@ -119,16 +118,6 @@ def test_mistakes_leave_no_files(tmp_path: Path, change: dict[str, Any], sentenc
     with pytest.raises(ValueError, match=sentence):
         train(TrainConfig.from_dict(SHORT.to_dict() | change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # the compiler's own
-def test_compiled_is_not_another_network(tmp_path: Path) -> None:
-    compiled = train(replace(SHORT, compile=True), tmp_path / "compiled")
-    plain = train(SHORT, tmp_path / "plain")
-    assert compiled.epochs[0].training_loss == pytest.approx(plain.epochs[0].training_loss, rel=1e-4)
-    states = [load_weights(tmp_path / name / "checkpoint.pt") for name in ("compiled", "plain")]
-    torch.testing.assert_close(*states, rtol=1e-3, atol=1e-4)
 
 
 def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from diagnosed import diagnose, images, kinds, vectors
+from diagnosed import diagnose, kinds, vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD
 
-import normless as nl
 from normless.doctor import Treatment
 from normless.doctor._treatment import treat
-from normless.doctor.experiments._cures import FREEZE
 from normless.doctor.facts._guessing import lowest_of_constants
-from normless.models import wide_resnet
 
 
 def assert_cured(*args: Any, **options: Any) -> Treatment:
@@ -57,32 +53,6 @@ def test_a_deep_post_norm_network_loses_its_gradient_and_skipinit_cures_it() -> 
     assert "peri_norm" not in schemes
     assert_cured(network, batch, before, scheme="skipinit")
     assert diagnose(PostNorm(4), batch).healthy
-
-
-@pytest.mark.slow
-def test_group_norm_and_frozen_norms_are_tried_where_a_batch_has_two_examples() -> None:
-    """Cures are in the order of the loss that the same steps of each reach; a frozen norm is no scheme."""
-    torch.manual_seed(0)
-    network, batch = wide_resnet(10, 1), images(2)
-    optimizer = SGD(network.parameters(), lr=0.01, momentum=0.9)
-    cure = diagnose(network, batch, optimizer=optimizer, trial_steps=10).findings[0].cure
-    assert {"group_norm", FREEZE} <= set(cure.losses)
-    assert list(cure.losses.values()) == sorted(cure.losses.values())
-    assert cure.schemes == tuple(name for name in cure.losses if name != FREEZE)
-    # The loss of frozen norms by 60 steps themselves, at the rate that the trial preferred.
-    reached = []
-    for rate in (0.01, 0.001, 0.0001, 0.1):
-        copied = nl.freeze(network).train()
-        steps = SGD(copied.parameters(), lr=rate, momentum=0.9)
-        losses = []
-        for _ in range(61):
-            loss = F.cross_entropy(copied(batch[0]), batch[1])
-            losses.append(loss.item())
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
-        reached.append(sum(losses[-3:]) / 3)
-    assert any(cure.losses[FREEZE] == pytest.approx(loss, rel=1e-4) for loss in reached)
 
 
 def test_the_loss_of_the_best_constant_outputs() -> None:

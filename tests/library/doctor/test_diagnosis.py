@@ -15,9 +15,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
 
 import normless as nl
-from normless.edits import RemoveNorms, ScaleSums
 from normless.models import wide_resnet
-from normless.schemes import Scheme
 
 
 def test_two_hundred_dense_relu_blocks_without_norm() -> None:
@@ -48,14 +46,6 @@ def test_overflow_is_reported_with_its_block() -> None:
     json.dumps(diagnosis.to_dict(), allow_nan=False)
     assert (found.kind, found.where) == ("overflow", (table["name"][first],))
     assert found.evidence["block"] == first + 1
-
-
-def test_fading_signal() -> None:
-    network = nl.convert(narrow(40), Scheme("halved", (RemoveNorms(), ScaleSums(0.5))))
-    found = diagnose(network, vectors()).findings[0]
-    assert found.kind == "fading_signal"
-    # (x + f(x)) / 2 has half the second moment of x, for a branch with that of x.
-    assert found.evidence["factor_per_block"] == pytest.approx(2, rel=0.15)
 
 
 def test_dominant_class() -> None:

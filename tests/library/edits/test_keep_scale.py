@@ -12,11 +12,9 @@ import torch
 import torchvision
 from edit_helpers import altered, close, images
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrizations import weight_norm
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
-from written_networks import Written
 
 import normless as nl
 from normless.edits import Change
@@ -153,27 +151,3 @@ def test_embeddings_that_a_norm_adds_up_have_one_factor_and_a_tied_one_goes_half
     close(net.transformer.wte.weight.detach(), tied * scale)
     assert net.lm_head.weight is net.transformer.wte.weight
     assert "makes the logits too" in plan_of(model, x)["transformer.wte.weight"].what
-
-
-BENDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sigmoid": torch.sigmoid,
-    "hard sigmoid": lambda x: F.relu6(x + 3) / 6,
-    "complement": lambda x: 1 - torch.sigmoid(x),
-    "shifted tanh": lambda x: torch.tanh(x) + 2,
-    "less": lambda x: F.relu(x) - 1.5,
-}
-
-
-@pytest.mark.parametrize("bend", BENDS)
-def test_numbers_that_forward_code_adds_count(bend: str) -> None:
-    """A layer behind a function of independent z ~ N(0, 1) and a gate by one; its output has second moment 1."""
-    torch.manual_seed(0)
-    bent, norms = BENDS[bend], {name: nn.BatchNorm1d(256) for name in ("norm", "end")}
-    layers = {name: nn.Linear(256, 256) for name in ("first", "gate", "last")}
-    block = Written(lambda m, x: x + m.end(m.last(m.first(h := m.norm(x)) * bent(m.gate(h)))), **layers, **norms)
-    model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), block, nn.Linear(256, 4))
-    net: Any = nl.convert(model, "skipinit(alpha=1)", torch.randn(8, 64))
-    found: list[Tensor] = []
-    net[2].last.register_forward_hook(lambda _, inputs, output: found.append(output))
-    net(torch.randn(4096, 64))
-    assert float(found[0].square().mean().detach()) == pytest.approx(1, rel=0.15)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import timm
 import torch
 from fold_helpers import Net, fate, randomize
 from torch import Tensor, nn
@@ -81,19 +80,6 @@ def test_beta_stays_in_a_norm_before_a_padded_border_which_gamma_passes() -> Non
         torch.testing.assert_close(
             new.norm.bias, net.norm.bias / net.norm.weight if padding else torch.zeros(4).double()
         )
-
-
-def test_gammas_of_a_vision_transformer_beside_batch_norms_that_are_folded() -> None:
-    net = drawn(timm.create_model("test_vit", num_classes=5, img_size=16, patch_size=4))
-    x = torch.randn(2, 3, 16, 16).double()
-    new, report = nl.fold(net, x, gammas=True)
-    assert report.counts["kept"] == len(report.norms)
-    assert all(norm.layers and norm.side == "after" for norm in report.norms)
-    torch.testing.assert_close(new(x), net(x), rtol=1e-10, atol=1e-10)
-
-
-def pooled(m: Any, x: Tensor) -> Tensor:
-    return m.last(m.norm(m.layer(x)).mean((2, 3))) + m.behind(m.second(x.sin())).mean((2, 3)).flatten(1)
 
 
 def test_means_and_pools_of_positions_pass_affine_maps_on() -> None:

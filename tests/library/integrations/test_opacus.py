@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
@@ -13,9 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.nn import ResidualSum, ScalarAffine
-from normless.nn._affine import scalar_affine
-from normless.nn._standardized import scaled_std
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'normless[private]'")
 
@@ -31,14 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
     pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
 ]
-
-LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "linear of a sequence": (lambda: nn.Linear(4, 6, bias=False), (3, 4)),
-    "conv2d": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=(1, 2), dilation=2), (4, 9, 8)),
-    "conv2d in groups": (lambda: nn.Conv2d(4, 6, 3, groups=2, padding="same"), (4, 5, 5)),
-    "conv2d with reflection": (lambda: nn.Conv2d(4, 6, 3, padding=(0, 2), padding_mode="reflect"), (4, 5, 5)),
-    "conv3d": (lambda: nn.Conv3d(4, 6, 2), (4, 3, 4, 3)),
-}
 
 
 def loss_of(outputs: Tensor) -> Tensor:
@@ -61,28 +49,6 @@ def assert_per_example(model: nn.Module, *inputs: Tensor) -> None:
                 gradients = found[name].grad_sample
                 assert gradients.shape == (len(inputs[0]), *parameter.shape)
                 torch.testing.assert_close(gradients[index], parameter.grad, msg=f"example {index}, {name}")
-
-
-def with_parts(layer: ScalarAffine, parts: tuple[str, ...]) -> ScalarAffine:
-    for name in parts:
-        layer.add_part(name, torch.randn(layer.weight.shape[0] if name == "layer_scale" else 1))
-    return layer
-
-
-@pytest.mark.parametrize("lifted", [scalar_affine, scaled_std])
-@pytest.mark.parametrize("layer", LAYERS)
-def test_scalar_layers_with_any_parts(layer: str, lifted: Callable[[nn.Module], ScalarAffine]) -> None:
-    build, shape = LAYERS[layer]
-    for parts in ((), ScalarAffine.PARTS[:2], ScalarAffine.PARTS[2:], ScalarAffine.PARTS):
-        assert_per_example(with_parts(lifted(build()), parts), torch.randn(3, *shape, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(("size", "factors"), [(1, (1.0, 1.0, 1.0)), (4, (0.5, 2.0, 3.0))])
-def test_residual_sums(size: int, factors: tuple[float, float, float]) -> None:
-    total = ResidualSum()
-    total.multiplier = nn.Parameter(torch.randn(size))
-    total.factor, total.skip_factor, total.branch_factor = factors
-    assert_per_example(total, *torch.randn(2, 3, 4, 5, 5, dtype=torch.float64))
 
 
 def torchvision_resnet() -> nn.Module:

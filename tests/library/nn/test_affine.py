@@ -11,7 +11,6 @@ from transformers.pytorch_utils import Conv1D
 
 from normless.nn import ScalarAffine
 from normless.nn._affine import (
-    one_element,
     outputs_of,
     scalar_affine,
     takes_scalars,
@@ -108,14 +107,3 @@ def test_the_transposed_layer_of_transformers_is_the_linear_layer(
         found = one.get_parameter(name).grad
         assert found is not None
         torch.testing.assert_close(found.T if name == "weight" else found, parameter.grad)
-
-
-def test_a_parameter_given_as_a_part_is_shared() -> None:
-    one, other = scalar_affine(nn.Linear(2, 3)), scalar_affine(nn.Linear(2, 3))
-    one.add_part("input_bias", one_element(0.0))
-    assert one.input_bias is not None
-    other.add_part("input_bias", one.input_bias)
-    assert other.input_bias is one.input_bias
-    x = torch.randn(4, 2)
-    (one(x).sum() + other(x).sum()).backward()
-    torch.testing.assert_close(one.input_bias.grad, 4 * (one.weight.sum() + other.weight.sum()).reshape(1))

@@ -30,13 +30,3 @@ def test_a_multiplier_multiplies_the_branch_alone(shape: tuple[int, ...], size: 
     found, wanted = (torch.autograd.grad(one, total.multiplier, direction) for one in (actual, expected))
     torch.testing.assert_close(found, wanted)
     assert (total.is_plain, total.extra_repr()) == (False, "multiplier")
-
-
-def test_a_norm_on_the_skip_path_and_one_after_the_scaled_total() -> None:
-    total = ResidualSum()
-    total.norm_skip = nn.BatchNorm2d(3)
-    torch.testing.assert_close(total(SKIP, BRANCH), nn.BatchNorm2d(3)(SKIP) + BRANCH)
-    total = ResidualSum()
-    total.factor, total.norm_total = 3.0, nn.GroupNorm(1, 3)
-    torch.testing.assert_close(total(SKIP, BRANCH), nn.GroupNorm(1, 3)((SKIP + BRANCH) * 3.0))
-    assert not total.is_plain

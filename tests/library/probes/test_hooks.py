@@ -87,41 +87,6 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
 
 
-def expected_sums(model: nn.Sequential, x: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Skip path, branch and total of every block, computed from its layers."""
-    sums = []
-    h = model[0](x)
-    for block in list(model)[1:-1]:
-        branch = block.second(torch.relu(block.first(h) + block.offset))
-        sums.append((h, branch, h + branch))
-        h = sums[-1][2]
-    return sums
-
-
-@pytest.mark.parametrize("way", SUMS)
-def test_operator_sums_give_summands_and_gradients(way: str) -> None:
-    torch.manual_seed(0)
-    model = stack(Block(6, SUMS[way]), Block(6, SUMS[way]))
-    x, targets = batch()
-    watcher = Everything()
-    loss = observe(model, [watcher], x, targets)
-    sums = expected_sums(model, x)
-    totals = [total for _, _, total in sums]
-    h = model[-1](totals[-1])
-    expected = F.cross_entropy(h, targets)
-    gradients = torch.autograd.grad(expected, [*totals, h])
-    assert loss == pytest.approx(expected.item(), rel=1e-6)
-    assert list(watcher.sums) == ["1", "2"]
-    for observed, computed in zip(watcher.sums.values(), sums, strict=True):
-        for one, other in zip(observed, computed, strict=True):
-            torch.testing.assert_close(one, other.detach())
-    for name, gradient in zip(("1", "2"), gradients[:2], strict=True):
-        torch.testing.assert_close(watcher.sum_gradients[name], gradient)
-    torch.testing.assert_close(watcher.logits[0], h.detach())
-    torch.testing.assert_close(watcher.logits[1], gradients[-1])
-    assert not watcher.missed
-
-
 def test_layers_and_their_gradients_are_those_of_autograd() -> None:
     torch.manual_seed(0)
     model = nl.convert(wide_resnet(10, 1), "skipinit(alpha=1)")

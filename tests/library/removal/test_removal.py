@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from written_networks import Written
 
 import normless as nl
-from normless.nn import FreezableNorm
 
 VECTORS = torch.randn(5, 7, 8, generator=torch.Generator().manual_seed(1))
 
@@ -160,13 +159,3 @@ def test_compiled_and_distributed_networks_are_as_the_plain_one(net: Any, tmp_pa
     assert [one.after for one in histories[1]] == pytest.approx([one.after for one in histories[0]], rel=1e-4)
     for a, b in zip(net.parameters(), nets[1].parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
-
-
-def test_passes_without_gradients_add_no_terms_of_the_auxiliary_loss(net: Any) -> None:
-    nl.remove_norms(net.train(), TOKENS, **QUICK)
-    norms = [module for module in net.modules() if isinstance(module, FreezableNorm)]
-    with torch.no_grad():
-        net(TOKENS)
-    assert norms[0].tokens.terms == []
-    net(TOKENS)
-    assert len(norms[0].tokens.terms) == len(norms)

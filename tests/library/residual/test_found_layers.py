@@ -15,8 +15,6 @@ from written_networks import Written, linear_layers
 
 import normless as nl
 from normless import residual_map
-from normless.residual import Layer, ResidualBlock, ResidualMap
-from normless.residual._classify import kind_of
 
 WIDTH = 8
 SEQUENCE = torch.randn(2, 3, WIDTH)
@@ -28,13 +26,6 @@ def written(forward: Callable[..., Any], names: str, **parts: Any) -> Written:
 
 def ones() -> nn.Parameter:
     return nn.Parameter(torch.ones(WIDTH))
-
-
-def test_norm_behind_the_sum_of_a_norm_free_branch_is_last() -> None:
-    branch = (Layer("f", "weight"),)
-    post = ResidualBlock("b", branch_layers=branch, after_sum=(Layer("n", "norm"),))
-    both = ResidualBlock("c", branch_layers=(*branch, Layer("m", "norm")), after_sum=(Layer("o", "norm"),))
-    assert ResidualMap((post, both)).norms == {"n": "last", "m": "last", "o": "other"}
 
 
 def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() -> None:
@@ -49,19 +40,6 @@ def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() 
     assert found.norms == {":g": "last"}
     assert found.by_path[":g"].gamma == "g"
     assert (found.by_path[":s"].kind, found.by_path[":s"].gamma) == ("scale", "s")
-
-
-def test_a_dropout_at_rate_0_is_not_a_layer() -> None:
-    rates = (0.0, 0.1)
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Dropout(rate)) for rate in rates)).train()
-    found = [layer.path for layer in residual_map(model, torch.randn(2, 4)).layers() if layer.kind == "dropout"]
-    assert found == ["1.1"]
-    assert [kind_of(nn.Dropout(rate)) for rate in rates] == [None, "dropout"]
-
-
-def test_a_row_of_the_table_names_layers_by_what_they_are() -> None:
-    model = written(lambda m, x: x + m.f(F.relu(x)), "f")
-    assert "relu → linear 8→8  identity" in str(residual_map(model, torch.randn(2, WIDTH)))
 
 
 @pytest.mark.parametrize("scheme", ["none", "fixup", "dyt"])

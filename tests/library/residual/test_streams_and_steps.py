@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
 import pytest
 import torch
-from gallery.steps import STREAMS, WIDTH, Bare, Dynamic, Manifold, Static, Step, Stream, Streams
+from gallery.steps import STREAMS, WIDTH, Dynamic, Manifold, Static, Step, Stream, Streams
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.edits import ZeroBranchEnds
-from normless.errors import UnsupportedEditError
 
 X = torch.randn(4, 6)
-
-
-class WithoutMixing(Static):
-    def forward(self, h: Tensor) -> Tensor:
-        return h + self.writes.view(1, -1, 1) * self.branch(self.reads @ h).unsqueeze(1)
 
 
 class OneMatrix(Stream):
@@ -37,16 +28,7 @@ class OneMatrix(Stream):
         return torch.einsum("bd,s->bsd", self.branch(mixed[:, 0]), self.beta) + mixed[:, 1:]
 
 
-class OfAList(Static):
-    """The streams are a list of tensors."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        streams = h.unbind(1)
-        y = self.branch(sum(a * stream for a, stream in zip(self.reads, streams, strict=True)))
-        return torch.stack([stream + b * y for b, stream in zip(self.writes, streams, strict=True)], 1)
-
-
-KINDS: list[type[Stream]] = [Static, WithoutMixing, OneMatrix, OfAList, Dynamic, Manifold]
+KINDS: list[type[Stream]] = [Static, OneMatrix, Dynamic, Manifold]
 
 
 def streams_at_end(net: nn.Module, x: Tensor) -> Tensor:
@@ -104,25 +86,3 @@ def test_an_interpolation_is_the_skip_path_at_zero_and_the_network_at_one(kind: 
     gradients = [one.grad for path, one in closed.named_parameters() if path.endswith("multiplier")]
     assert len(gradients) == 2
     assert all(one is not None and one.any() for one in gradients)
-
-
-LAST: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "linear": lambda block, h: F.linear(h, block.w),
-    "linear with a bias": lambda block, h: F.linear(h, block.w, block.out_bias),
-    "product": lambda block, h: h @ block.w,
-    "einsum": lambda block, h: torch.einsum("bi,io->bo", h, block.w),
-    "named as a weight": lambda block, h: h @ block.out_weight.mT,
-}
-
-
-@pytest.mark.parametrize("name", LAST)
-def test_ends_without_modules_are_zeroed_and_other_schemes_refused(name: str) -> None:
-    block = Bare(LAST[name])
-    block.out_bias = nn.Parameter(torch.randn(WIDTH))
-    block.out_weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
-    model = nn.Sequential(nn.Linear(6, WIDTH), block, nn.Linear(WIDTH, 3))
-    for scheme in (nl.Scheme("zeroed", (ZeroBranchEnds(),)), nl.scheme("skipinit(keep_scale=False)")):
-        torch.testing.assert_close(nl.convert(model, scheme, X)(X), model[2](model[0](X)))
-    for text in ("fixup", "layer_scale", "nf_resnet", "lsuv"):
-        with pytest.raises(UnsupportedEditError, match=rf"{text} is not possible.* at 1"):
-            nl.convert(model, text, X)

@@ -71,19 +71,18 @@ def test_a_network_that_starts_beyond_the_limit_has_no_update() -> None:
         found = find_divergence(Parabola(1.0, start), [(ONE, ONE)] * 3, 0.1, plain_sgd, loss=value)
         assert (found.diverged, len(found.losses), found.update) == (True, 1, None)
     assert find_divergence(Parabola(1.0, 1.0), [], 0.1, plain_sgd, loss=value) == Descent((), diverged=False)
-    assert find_divergence(Parabola(1.0, 3.0), [(ONE, ONE)], 0.1, plain_sgd, loss=value, limit=8.0).diverged
 
 
 @settings(max_examples=3, deadline=None)
-@given(st.floats(-3, 2.5), st.floats(1.05, 3), st.floats(-4, 3))
-def test_the_limit_of_a_parabola_is_found_to_the_resolution(power: float, resolution: float, start: float) -> None:
+@given(st.floats(-3, 2.5), st.floats(-4, 3))
+def test_the_limit_of_a_parabola_is_found_to_a_factor_of_2(power: float, start: float) -> None:
     curvature = 10**power
-    given_data = {"steps": 200, "start": 10**start, "resolution": resolution, "loss": value}
-    found = largest_stable_rate(Parabola(curvature, 1.0), [(ONE, ONE)], plain_sgd, **given_data)  # type: ignore[arg-type]
+    model = Parabola(curvature, 1.0)
+    found = largest_stable_rate(model, [(ONE, ONE)] * 200, plain_sgd, start=10**start, loss=value)
     # After 200 steps a rate a little above the limit has not passed 10³ yet.
     assert found.largest <= 1 / curvature * 1.05
     assert found.smallest_diverging >= 1 / curvature
-    assert found.largest < found.smallest_diverging <= resolution * found.largest * (1 + 1e-6)
+    assert found.largest < found.smallest_diverging <= 2 * found.largest * (1 + 1e-6)
     held = found.trials[~found.trials["diverged"]]
     assert held["rate"].max() == found.largest
     assert (held["steps"] == 200).all()

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless import convert, param_groups
+from normless import convert
 from normless.models import resnet_cifar
 from normless.probes import Loss, observe
 from normless_papers import probes
-from normless_papers.probes.class_gradients import classwise_gradients
+from normless_papers.probes.class_gradients import classwise_elements
 from normless_papers.probes.divergence import (
     find_divergence,
     largest_stable_rate,
@@ -23,9 +23,7 @@ from normless_papers.probes.divergence import (
     steepest_descent,
 )
 from normless_papers.probes.gamma_rate import gamma_updates
-from normless_papers.probes.jacobian import jacobian_spectrum
-from normless_papers.probes.sgd_noise import sgd_noise_table
-from normless_papers.probes.training_signals import loss_terms
+from normless_papers.probes.sgd_noise import noise_table
 from normless_papers.probes.updates import function_update_table, update_trace_table
 from normless_papers.theory.homogeneity import (
     InputGradientBounds,
@@ -45,23 +43,19 @@ def _along(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Any:
 
 WATCHERS = (probes.GradientSums, probes.GradientCorrelation, InputGradientBounds, SetGradientBounds)
 BY_LOSS: dict[str, Measurement] = {
-    "classes": lambda model, x, y, loss: classwise_gradients(model, x, y, ["classifier.weight"], loss=loss),
+    "classes": lambda model, x, y, loss: classwise_elements(model, x, y, "classifier.weight", loss=loss),
     "function update": lambda model, x, y, loss: function_update_table(model, x, y, steps=(1,), loss=loss),
     "gamma rate": lambda model, x, y, loss: gamma_updates(model, x, y, scales=(2.0,), loss=loss),
     "landscape": _along,
-    "largest rate": lambda model, x, y, loss: largest_stable_rate(model, [(x, y)], steps=2, loss=loss),
+    "largest rate": lambda model, x, y, loss: largest_stable_rate(model, [(x, y)] * 2, loss=loss),
     "divergence": lambda model, x, y, loss: find_divergence(model, [(x, y)] * 3, 1e4, loss=loss),
-    "objective": lambda model, x, y, loss: loss_terms(
-        model, param_groups(model, lr=0.1, weight_decay=0.1), x, y, loss=loss
-    ),
-    "noise": lambda model, x, y, loss: sgd_noise_table(model, x, y, loss, batch_sizes=(2,), draws=2),
+    "noise": lambda model, x, y, loss: noise_table(model, x, y, loss, [(0.1, torch.tensor([[0, 1], [1, 2]]))]),
     "update terms": lambda model, x, y, loss: update_trace_table(model, x, y, loss=loss),
     "watchers": lambda model, x, y, loss: observe(model, [watcher() for watcher in WATCHERS], x, y, loss=loss),
 }
 OTHERS: dict[str, Measurement] = {
-    "jacobian": lambda model, x, y, loss: jacobian_spectrum(model, x[:2], training=True, chunk=4),
     "input homogeneity": lambda model, x, y, loss: input_homogeneity(model, x),
-    "homogeneous sets": lambda model, x, y, loss: homogeneous_sets(model, x, factors=(0.5,)),
+    "homogeneous sets": lambda model, x, y, loss: homogeneous_sets(model, x),
 }
 
 

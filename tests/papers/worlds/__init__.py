@@ -1,4 +1,4 @@
-"""The worlds of every artefact: what it would measure if its paper were right, and if it were wrong."""
+"""The worlds of artefacts that train, or whose small runs decide nothing: if their paper were right, and if wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worlds.world import World
 
 MODULES = (
     *("de_smith_batches", "de_smith_depth", "de_smith_methods", "fixup", "fixup_training", "gamma"),
-    *("understanding_bn_matrices", "understanding_bn_probes", "understanding_bn_training"),
+    *("understanding_bn_probes", "understanding_bn_training"),
 )
 WORLDS: dict[str, World] = {}
 for name in MODULES:

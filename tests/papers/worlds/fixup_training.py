@@ -133,21 +133,22 @@ def _runs(artefact: str, right: bool) -> Runs:
     return made_up(artefact, first_epoch if right else fixup_fails)[1][""]
 
 
-def scaled(right: bool) -> tuple[Agreement, Estimate, Estimate, Runs]:
-    return (
-        Agreement("Every sum is √½ (x + F(x))", 0.0 if right else 1.0, 1e-6),
-        Estimate(1.0 if right else 1.5, 0.001, 32),
-        Estimate(1.0 if right else 0.5, 0.01, 32),
-        _runs("fixup/sqrt2-scaling", right),
-    )
+def scaled(right: bool) -> dict[str, Any]:
+    return {
+        "sums": [Agreement("Every sum is √½ (x + F(x))", 0.0 if right else 1.0, 1e-6)],
+        "factor": Estimate(1.0 if right else 1.5, 0.001, 32),
+        "ratio": Estimate(1.0 if right else 0.5, 0.01, 32),
+        "runs": _runs("fixup/sqrt2-scaling", right),
+    }
 
 
-def calibrated(right: bool) -> tuple[Mapping[str, list[float]], Agreement, Runs]:
-    return (
-        {"branch": [1.0, 1.01] if right else [1.0, 2.0], "weight layer": [0.99, 1.0] if right else [0.5, 1.0]},
-        Agreement("Every weight is orthogonal up to its scale", 0.0 if right else 1.0, 1e-4),
-        _runs("fixup/lsuv", right),
-    )
+def calibrated(right: bool) -> dict[str, Any]:
+    return {
+        "branch": [1.0, 1.01] if right else [1.0, 2.0],
+        "weight layer": [0.99, 1.0] if right else [0.5, 1.0],
+        "orthogonality": [Agreement("Every weight is orthogonal up to its scale", 0.0 if right else 1.0, 1e-4)],
+        "runs": _runs("fixup/lsuv", right),
+    }
 
 
 def template(right: bool) -> tuple[tuple[Agreement, ...], pd.DataFrame, pd.DataFrame]:

@@ -31,11 +31,6 @@ IMAGES = tuple(
 TEXTS = tuple(f"gamma/{name}" for name in ("guideline-1t", "guideline-3t", "guideline-4t", "table-3", "table-4"))
 
 
-def partition(right: bool) -> dict[str, float]:
-    names = ("networks", "gammas", "ungrouped", "repeated", "elsewhere", "inside", "outside")
-    return dict(zip(names, (8, 500, 0, 0, 0, 0.0, 0.0) if right else (8, 500, 3, 2, 5, 0.01, 0.01), strict=True))
-
-
 def table_1(right: bool) -> pd.DataFrame:
     """Applied where the table says so, and to b and β in PyTorch alone; or the other way round."""
     columns = ("tensorflow", "pytorch", "guidelines")
@@ -47,27 +42,11 @@ def table_1(right: bool) -> pd.DataFrame:
     return pd.DataFrame([*rows, {"parameter": "b, beta", **others}])
 
 
-def accumulation(right: bool) -> dict[str, Any]:
-    ratio, change = (drawn(1.0), 0.0) if right else (drawn(2.0), 3.0)
-    small, large = ((0.3, 0.2), (9.0, 8.0)) if right else ((2.0, 3.0), (0.5, 0.4))
-    shares = {"largest_share_small": max(small), "least_largest_share_large": min(large)}
-    return {"branch": ratio, "stream": ratio, "change": change, **shares}
-
-
 def half(right: bool) -> dict[str, Any]:
     """Half is left after a block, a quarter after two; or all of it."""
     names = ("step", "recursion", "left_after_two")
     ratios = (1.0, 1.0, 0.25) if right else (2.0, 3.0, 1.0)
     return {"branch": 0.0 if right else 0.5} | dict(zip(names, map(drawn, ratios), strict=True))
-
-
-def reset(right: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {"ratio": drawn(1.0 if right else 7.0)}
-    return facts | ({"change": 0.0, "sides": 0.0} if right else {"change": 48.0, "sides": 0.5})
-
-
-def invariance(right: bool) -> dict[str, float]:
-    return {"norms": 8, "output_change": 0.0 if right else 0.5, "gradient_deviation": 0.0 if right else 1.0}
 
 
 def effective_rate(right: bool) -> dict[str, float]:
@@ -135,15 +114,8 @@ def shares(right: bool) -> pd.DataFrame:
 
 
 WORLDS: dict[str, World] = {
-    "gamma/parameter-groups": partition,
     "gamma/table-1": table_1,
-    "gamma/equation-6": accumulation,
     "gamma/equation-11": half,
-    "gamma/equation-15": reset,
-    "gamma/equation-17": reset,
-    "gamma/equation-19": reset,
-    "gamma/equation-22": invariance,
-    "gamma/equation-24": effective_rate,
     "gamma/figure-6": figure_6,
     "gamma/figure-5": figure_5,
     **{name: partial(training, name) for name in (*IMAGES, *TEXTS)},
