@@ -270,12 +270,15 @@ def _name_of(model: nn.Module, part: Part) -> str:
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Apply the scheme's edits."""
     never_fuse(surgery.model)
+    surgery.log.scheme = scheme.text
     with collection_paused():
         for edit in scheme.edits:
             try:
                 surgery.run(edit)
             except UnsupportedEditError as error:
                 # People wrote the scheme, not its edits.
+                if str(error).startswith(f"{scheme.text} is not possible"):
+                    raise
                 raise UnsupportedEditError(f"{scheme.text} is not possible: {error}") from error
     return surgery
 

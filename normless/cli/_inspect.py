@@ -127,7 +127,8 @@ def _parameter_table(inspection: Inspection) -> Table:
 
 def _schemes(inspection: Inspection, reasons: bool) -> list[str]:
     """Format the changes of each scheme that fits, counted by edit, then the others with reasons, or their number."""
-    fits, others = [], []
+    fits: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
     for item in inspection.schemes:
         counted = ", ".join(f"{count} {edit.partition('(')[0]}" for edit, count in item.by_edit.items())
         (fits if item.reason is None else others).append((item.scheme, item.reason or counted or "nothing"))
