@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from normless.code_names import names_of_data
@@ -86,12 +87,11 @@ def _page_of(view: View) -> Page:
 def _figures(charts: Sequence[Chart]) -> Iterator[Figure]:
     colours = css_variables()
     for chart in charts:
-        points: pd.DataFrame = pd.concat(
-            [
-                pd.DataFrame({"series": each.name, "x": each.x, "y": pd.Series(each.y, dtype=float)})
-                for each in chart.lines
-            ]
-        )
+        tables: list[pd.DataFrame] = [
+            pd.DataFrame({"series": each.name, "x": list(each.x), "y": np.array(each.y, dtype=float)})
+            for each in chart.lines
+        ]
+        points = pd.concat(tables)
         if points["y"].notna().any():
             inks = {each.name: colours[each.ink] for each in chart.lines}
             up = f"{chart.title.lower()}{f' ({chart.unit})' if chart.unit else ''}"

@@ -212,8 +212,8 @@ def _directory_of_config(namespace: Namespace, config: RunConfig) -> Path | None
         path = Path(str(file))
         if path.name == RUN_FILE and (path.parent / "contents.json").is_file():
             former = type(config).from_dict(dict(read_yaml(path)))
-            epochs = former.epochs if namespace.lengthen else config.epochs
-            if replace(former, epochs=epochs).hash_of_fields == replace(config, epochs=epochs).hash_of_fields:
+            former = replace(former, epochs=config.epochs) if namespace.lengthen else former
+            if former.hash_of_fields == config.hash_of_fields:
                 return path.parent
     return None
 
