@@ -50,8 +50,10 @@ def plan_is_the_conversion(case: Case) -> None:
     assert [*map(str, planned)] == [*map(str, net.normless.plan)]  # type: ignore[union-attr]
     if any(not change.path for change in planned):
         return
-    # `MODULE:NAME` is in the forward code of the module, `BLOCK#2` the second run of a block.
-    paths = {change.path.partition(":")[0].partition("#")[0] for change in planned}
+    # `MODULE:NAME` is in the forward code of the module, `BLOCK#2` the second run of a block, `forward#NAME` a block
+    # in that of the network.
+    paths = {change.path.partition("#")[0].partition(":")[0] for change in planned}
+    paths = {"" if path == "forward" else path for path in paths}
     before, after = model.state_dict(), net.state_dict()
     kept = {name for name in before if name in after and torch.equal(before[name], after[name])}
     # What has several names is listed by the first.
