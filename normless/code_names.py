@@ -20,9 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from normless._internal.code_digest import digest_of_code
 from normless.errors import UntrustedCodeError
 from normless.exclusive import borrowing, exclusive
-from normless.saving._code_digest import digest_of_code
 from normless.spec import split_source, split_terms
 
 __all__ = ["module_of_file"]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from normless import schemes
 from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywords, device_of, on_device_of
+from normless._internal.code_digest import digest_of_code
 from normless._internal.copying import copied
 from normless._internal.warn import warn
 from normless.affine._maps import FROZEN
@@ -31,7 +32,7 @@ from normless.exclusive import exclusive
 from normless.models._spec import ZOOS, Inputs, build_model, build_with_inputs
 from normless.models._text_classifier import TRANSFORMERS, is_path
 from normless.registry import EXTENSIONS
-from normless.saving._code_digest import code_named, digest_of_code
+from normless.saving._code_digest import code_named
 from normless.saving._durable import digest_of, replaced
 from normless.saving._recipe import Recipe, State, described, example_of, read_recipe, versions_with
 from normless.saving._state import check_equal, complete, further_buffers, prepare, state_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import nn
 
-from normless._internal.copying import copied
 from normless.code_names import names_of_data
 from normless.exclusive import exclusive
 from normless.probes import RideAlong
@@ -299,7 +299,7 @@ def network_and_task(
     with names_of_data(place.config, trust_code=trust_code), preserve_random_state():
         task = task_of(type(config))(config, place)
         if original is not None:
-            task.original = lambda: copied(original)  # type: ignore[method-assign]
+            task.original = lambda: deepcopy(original)  # type: ignore[method-assign]
         network = task.build_network()
     weights = load_weights(checkpoint)
     dtype = next(weights[name].dtype for name, _ in network.named_parameters())
