@@ -49,7 +49,7 @@ fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz $(PARALLEL) $(FUZZ)
 
 faults: $(INSTALLED)
-	$(BIN)/python -m pytest tests/lab/train/file_faults.py $(PARALLEL) $(FAULTS)
+	$(BIN)/python -m pytest tests/lab/train/file_faults.py tests/lab/sweeps/process_faults.py $(PARALLEL) $(FAULTS)
 
 # Older libraries warn of what they use of one another.
 lowest:

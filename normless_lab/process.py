@@ -97,39 +97,20 @@ def read_table(path: Path) -> pd.DataFrame:
     return table
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, with an apostrophe before texts that a spreadsheet would take for formulas."""
-    texts = table.select_dtypes(exclude="number")
-    table.assign(**{str(name): texts[name].map(_as_text) for name in texts}).to_csv(path, index=False)
-
-
-def _as_text(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    # A carriage return alone would end a row for some readers, and is not quoted.
-    cell = cell.replace("\r\n", "\n").replace("\r", "\n")
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\n")):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
-
-
 def read_yaml(path: Path | str) -> Any:
     """The value in a YAML file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not YAML, or has aliases, which can stand for more values than fit in memory.
+        ValueError: the file is not YAML, or not plain, see `check_plain`.
     """
     import yaml
 
+    from normless.plain_yaml import check_plain
+
     try:
         text = Path(path).read_text(encoding="utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ValueError("expected YAML without aliases (*NAME), which settings do not need")
+        check_plain(text)
         return yaml.safe_load(text)
     # A date without such a day is a ValueError, and a key that is a list a TypeError.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

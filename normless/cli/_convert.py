@@ -38,7 +38,7 @@ MOST_PRINTED = 3
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the model, the scheme, the folder and the seed."""
     add_network_arguments(parser)
-    parser.add_argument("--scheme", type=str, required=True, help="for example skipinit or fixup(gain=0.1)")
+    parser.add_argument("--scheme", type=str, default=None, help="for example skipinit or fixup(gain=0.1)")
     parser.add_argument(
         "--only", type=str, nargs="*", default=[], help="convert only the parts at or under these modules or blocks"
     )
@@ -52,14 +52,27 @@ def add_arguments(parser: ArgumentParser) -> None:
         "digits; `inputs` are those that FILE.py:FUNCTION returns",
     )
     group.add_argument("--examples", type=int, default=256, help="training examples for --trained")
-    parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
+    parser.add_argument("--out", type=Path, default=None, help="folder for model.safetensors and recipe.json")
     parser.add_argument("--overwrite", action="store_true", help="replace the files in the folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
+    parser.add_argument(
+        "--seal",
+        action="store_true",
+        help="only accept the edited recipe of a saved network, whose folder is the MODEL",
+    )
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Build, convert and save the network; print the changes and the result."""
+    """Build, convert and save the network; print the changes and the result. With ``--seal`` only seal a recipe."""
+    if namespace.seal:
+        from normless.saving._folder import seal
+
+        sealed = seal(namespace.model)
+        return answer(namespace, {"sealed": str(sealed)}, f"sealed {sealed}")
+    missing = [f"--{name}" for name in ("scheme", "out") if getattr(namespace, name) is None]
+    if missing:
+        raise ValueError(f"Expected {' and '.join(missing)}; see normless convert --help.")
     check_names(vars(namespace))
     shape = image_shape(namespace)
     if namespace.out.is_dir() and any(namespace.out.iterdir()) and not namespace.overwrite:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,12 +14,13 @@ from yaml import YAMLError
 
 from normless.cli._commands import COMMANDS, help_of, is_task, tasks_of
 from normless.errors import NormlessError
+from normless.plain_yaml import check_plain
 from normless.registry import did_you_mean
 
 # The task of a command without the flag.
 FIRST_TASK = "images"
+_SEEDS = 2**63
 _LOAD_YAML = get_loader("yaml")
-_ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
 
 
 def main_help(group: str = "") -> str:
@@ -80,13 +80,17 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         # It is read before the other flags, which depend on it.
         parser.add_argument("--task", default=SUPPRESS, choices=[FIRST_TASK, *tasks], help="what is learned")
     _show(parser, getattr(implementation, "COMMON", ()), rest)
-    set_loader("yaml", _without_aliases, (YAMLError, ValueError, TypeError, RecursionError))
+    set_loader("yaml", _plain, (YAMLError, ValueError, TypeError, RecursionError))
     _check_paths(parser, rest)
     try:
-        return implementation.run, parser.parse_args(rest)
+        namespace = parser.parse_args(rest)
     except ArgumentError as error:
         known = parser._option_string_actions
         raise NormlessError(f"{_sentence(str(error), rest, known)}; see normless {_words(name)} --help.") from error
+    seed = getattr(namespace, "seed", None)
+    if isinstance(seed, int) and not 0 <= seed < _SEEDS:
+        raise NormlessError(f"Expected --seed to be a whole number from 0 to 2^63 − 1, got {seed}.")
+    return implementation.run, namespace
 
 
 def _show(parser: ArgumentParser, common: Collection[str], words: Sequence[str]) -> None:
@@ -129,10 +133,9 @@ def _sentence(message: str, words: Sequence[str], known: Collection[str]) -> str
     return " ".join(message.split()).rstrip(".") + "".join(f" ({text.strip()})" for text in meant if text)
 
 
-def _without_aliases(text: str) -> Any:
-    """Load YAML without aliases, which can stand for more values than fit in memory."""
-    if _ANCHOR_AND_ALIAS.search(text):
-        raise ValueError("Expected YAML without aliases (*NAME), which settings do not need.")
+def _plain(text: str) -> Any:
+    """Load YAML that `check_plain` accepts."""
+    check_plain(text)
     return _LOAD_YAML(text)
 
 

@@ -93,10 +93,12 @@ def _write(
     measured: Measurements, subject: NetworkAndBatch, probes: Mapping[str, Watcher], folder: Path
 ) -> list[Path]:
     """Write every table as CSV, and its figure, if it has one, as SVG."""
+    from normless.saving._csv_files import write_csv
+
     draw = EXTENSIONS["probe_figures"]
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, rows in measured.tables.items():
         written.append(folder / f"{name}.csv")
-        rows.to_csv(written[-1], index=False)
+        write_csv(rows, written[-1])
     return [*written, *draw(measured.tables, subject.scheme or "batch_norm", probes, folder)]

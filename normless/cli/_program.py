@@ -40,6 +40,8 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
         sys.stdout.write(f"normless {__version__}\n")
         return 0
     try:
+        if null := next((word for word in words if "\0" in word), None):
+            raise ValueError(f"Expected arguments without null bytes, got {null!r}.")
         run, namespace = parse(words)
     except SystemExit as stop:
         # Help was printed: argparse ends the program, a caller of this function goes on.

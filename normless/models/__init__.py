@@ -11,6 +11,7 @@ Arguments of the networks for images:
 """
 
 from normless.models._dense import Dense
+from normless.models._downloads import with_random_weights as with_random_weights
 from normless.models._layers import MODELS, conv as conv
 from normless.models._resnets import (
     BasicBlock as BasicBlock,

@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from normless.code_names import TRUST, of_data
-from normless.errors import UntrustedCodeError
 from normless.extras import import_extra
 from normless.models._text_classifier import TRANSFORMERS
 
@@ -17,18 +15,6 @@ from normless.models._text_classifier import TRANSFORMERS
 def is_class(call: str) -> bool:
     """Whether the text after ``transformers:`` names a class, as `ViTModel(config={…})`, not a kind of model."""
     return call.strip()[:1].isupper() and call.rstrip().endswith(")")
-
-
-def refuse_kernels(settings: Any, key: str = "") -> None:
-    """Raise an UntrustedCodeError if data, see `names_of_data`, name kernels of a repository, which are code."""
-    if isinstance(settings, Mapping):
-        for name, value in settings.items():
-            refuse_kernels(value, str(name))
-    elif key.endswith("implementation") and "/" in str(settings) and of_data() is not None:
-        raise UntrustedCodeError(
-            f"{of_data()} names kernels of another repository, {key}={settings!r}; name the network yourself, or set "
-            f"{TRUST}=1 if you trust them."
-        )
 
 
 def network_of_class(name: str, config: Mapping[str, Any]) -> nn.Module:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from normless._internal.copying import copied
 from normless.errors import NormlessError
 from normless.models import _zoos as zoos
+from normless.models._downloads import refuse_downloads
 from normless.models._layers import MODELS, Network
-from normless.models._network_class import is_class, network_of_class, refuse_kernels
+from normless.models._network_class import is_class, network_of_class
 from normless.models._text_classifier import TRANSFORMERS, is_path, text_classifier
 from normless.registry import check_arguments, did_you_mean
 from normless.spec import format_call, parse_call, split_source
@@ -141,7 +142,7 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
         raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")
     try:
         if source == TRANSFORMERS:
-            refuse_kernels(arguments)
+            refuse_downloads(spec.strip(), name, arguments)
         if source == TRANSFORMERS and is_class(call):
             check_arguments(f"class {name}", arguments, network_of_class, given=("name",))
             return network_of_class(name, **arguments), None

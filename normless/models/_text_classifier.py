@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -12,8 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normless.code_names import names_of_data
 from normless.exclusive import borrowing
 from normless.extras import import_extra
+from normless.models._downloads import refuse_downloads
 from normless.registry import did_you_mean
 from normless.spec import parse_call
 
@@ -74,6 +77,7 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
 
     Raises:
         ValueError: the kind, setting, file or checkpoint does not exist or does not fit the data.
+        UntrustedCodeError: a file names weights or code of others, see `refuse_downloads`.
         MissingExtraError: transformers is not installed.
     """
     library = import_extra("zoo", f"transformers:{text.strip()}", TRANSFORMERS)
@@ -160,11 +164,22 @@ def _read_config(library: Any, path: Path) -> Any:
             f"{path} has no {WEIGHT_FILES[0]}; other weight files are not opened, since that may run code. "
             f"Save the model with save_pretrained, or name {file} for a network with random weights."
         )
+    with names_of_data(file):
+        refuse_downloads(str(file), "", _stated(file))
     try:
         # Without a value, a person at a terminal is asked whether code of the configuration may be executed.
         return library.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # of types that differ by version
         raise ValueError(f"{file} is not a configuration of a transformers model: {error}") from error
+
+
+def _stated(file: Path) -> Any:
+    """Return what a file of JSON states, or nothing if it is none."""
+    try:
+        stated = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return {}  # transformers says what is wrong with it.
+    return {key: value for key, value in stated.items() if key != "auto_map"} if isinstance(stated, dict) else {}
 
 
 def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> None:

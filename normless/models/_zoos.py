@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from normless.code_names import TRUST, of_data
-from normless.errors import UntrustedCodeError
 from normless.extras import import_extra
+from normless.models._downloads import refuse_downloads
 from normless.registry import did_you_mean
 
 # Of each library: its module, its constructor, and how to list its networks.
@@ -18,9 +17,6 @@ _LIBRARIES = {
     "timm": ("timm", "create_model", "timm.list_models('*PART*')"),
 }
 
-# Arguments by which networks of timm read weights from any file or address.
-_WEIGHTS = ("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
-
 
 def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Module:
     """Build a network of `torchvision` or `timm` with arguments of its constructor.
@@ -28,14 +24,10 @@ def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Modul
     Raises:
         ValueError: the library has no such network, or it does not take the arguments.
         MissingExtraError: the library is not installed.
-        UntrustedCodeError: data, see `names_of_data`, name weights to read.
+        UntrustedCodeError: data name weights, see `refuse_downloads`.
     """
     module, create, listing = _LIBRARIES[source]
-    if (data := of_data()) is not None and (weights := [key for key in arguments if key in _WEIGHTS]):
-        raise UntrustedCodeError(
-            f"{data} names weights of {source}:{name} by {', '.join(weights)}, which some of its versions unpickle; "
-            f"name the network yourself, or set {TRUST}=1 if you trust them."
-        )
+    refuse_downloads(f"{source}:{name}", name, arguments)
     library = import_extra("zoo", f"{source}:{name}", module)
     if not (library.is_model(name) if source == "timm" else name in library.list_models()):
         meant = did_you_mean(name, library.list_models())

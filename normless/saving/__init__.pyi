@@ -1,4 +1,5 @@
 from ._code_digest import modules_of as modules_of
+from ._csv_files import write_csv as write_csv
 from ._durable import (
     Digests as Digests,
     digest_of as digest_of,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+if sys.platform != "win32":
+    import fcntl
 
 DIGESTS_FILE = "digests.json"
 
@@ -25,14 +29,15 @@ def digest_of_values(values: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, token: str = "") -> Iterator[Path]:
     """Yield a path beside `path` to write to, which replaces `path` when the block ends without an error.
 
     The file and its name are then on the disk and survive a loss of power. After an error (such as a full disk) the
-    partial file is removed. The folder is created if necessary.
+    partial file is removed. The folder is created if necessary. Processes that write to one path at once each pass a
+    `token` of their own, which becomes part of the name of the partial file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(".".join(filter(None, (path.name, token, "part"))))
     # A link of this name would be followed.
     part.unlink(missing_ok=True)
     try:
@@ -42,6 +47,26 @@ def replaced(path: Path) -> Iterator[Path]:
     finally:
         part.unlink(missing_ok=True)
     _flush(path.parent)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[bool]:
+    """Wait until no other process is in this block with the same folder; the system ends the block of a dead process.
+
+    Yields whether processes can wait for one another there: not on file systems without locks, as some on a network.
+    """
+    if sys.platform == "win32":
+        yield True  # Windows opens no folder; there several processes must not write at once.
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        locked = False
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            locked = True
+        yield locked
+    finally:
+        os.close(handle)
 
 
 def _flush(path: Path) -> None:
@@ -64,7 +89,7 @@ def inside(folder: Path, *names: str) -> Path:
 
 
 class Digests:
-    """SHA-256 of files in a folder, in its `digests.json`; a file without a digest counts as intact."""
+    """SHA-256 of files in a folder, in its `digests.json`; a file without a digest there counts as damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / DIGESTS_FILE
@@ -87,9 +112,9 @@ class Digests:
                 path.replace(keep)
 
     def is_intact(self, path: Path) -> bool:
-        """Return whether a file exists and is unchanged since it was written."""
+        """Return whether a file is unchanged since it was written, or was not written and is not there."""
         listed = self._listed()
-        return path.name not in listed or bool(_of_intact(path, listed))
+        return bool(_of_intact(path, listed)) or not (path.exists() or path.name in listed)
 
     def _listed(self) -> dict[str, list[str]]:
         """Return the digests that each file may have, by name; empty if they are unreadable."""
@@ -103,5 +128,5 @@ class Digests:
 
 def _of_intact(path: Path, listed: Mapping[str, list[str]]) -> list[str]:
     """Return the digest of a file, or nothing if it is missing or its digest is not among those listed for it."""
-    digest = digest_of(path) if path.exists() else None
-    return [digest] if digest is not None and digest in listed.get(path.name, [digest]) else []
+    digest = digest_of(path) if path.is_file() else None
+    return [digest] if digest is not None and digest in listed.get(path.name, []) else []

@@ -6,17 +6,12 @@ converts it, and restores the weights and settings. Before a network is saved, l
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from textwrap import shorten
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from normless import schemes
@@ -29,19 +24,17 @@ from normless.code_names import name_code, names_of_data, remember_code
 from normless.conversion import MARK, convert_on, scheme_of
 from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
 from normless.exclusive import exclusive
+from normless.models._downloads import with_random_weights
 from normless.models._spec import ZOOS, Inputs, build_model, build_with_inputs
 from normless.models._text_classifier import TRANSFORMERS, is_path
 from normless.registry import EXTENSIONS
 from normless.saving._code_digest import code_named
-from normless.saving._durable import digest_of, replaced
-from normless.saving._recipe import Recipe, State, described, example_of, read_recipe, versions_with
+from normless.saving._folder import WEIGHTS_FILE, read, written
+from normless.saving._recipe import Recipe, State, described, example_of, versions_with
 from normless.saving._state import check_equal, complete, further_buffers, prepare, state_of
 from normless.spec import RECIPE_FILE, absolute, is_run
 from normless.state import preserve_random_state
 
-WEIGHTS_FILE = "model.safetensors"
-# New weights until the recipe names them; such files are left if the process is killed.
-_NEW_WEIGHTS = "model.{}.safetensors"
 _PLAIN = "as_written"
 
 
@@ -59,10 +52,11 @@ def save(
     Args:
         net: the network, as `convert`, `fold` or `freeze` returned it or trained since then.
         path: the folder; created if necessary. A network that was saved there is replaced, in one instant: after an
-            error or a killed process the folder holds the former network or the new one.
+            error or a killed process the folder holds the former network or the new one. Several processes may save
+            to one folder at once, and load meanwhile: the last that ends determines the network.
         model: text that names the network before its conversion, `torchvision:resnet50` or another that
             `normless inspect` takes. If None, `load` must be given the network. A file is recorded by its path
-            relative to the folder.
+            relative to the folder, and no argument that asks for trained weights, as `pretrained=True`.
         example_inputs: one tensor, a tuple of positional or a dictionary of keyword arguments of its forward; their
             shapes and dtypes are recorded. If None, those of the conversion.
 
@@ -77,7 +71,8 @@ def save(
     net = getattr(net, "_orig_mod", net)  # what torch.compile wraps
     folder = Path(path)
     recipe = Recipe(
-        model=None if model is None else _absolute(model),
+        # Those that the network was trained with are beside the recipe.
+        model=None if model is None else with_random_weights(_absolute(model)),
         scheme=_scheme_text(net),
         inputs=described(_carried(net) if example_inputs is None else example_inputs),
         training=_modes(net),
@@ -95,9 +90,9 @@ def save(
         recipe = _tried(net, recipe)
     recipe = replace(recipe, code={name: digest_of_code(file) for name, file in _code(recipe, recipe.model).items()})
     recipe.written(folder)
-    _write(net, recipe, folder)
+    weights = written(net, recipe, folder)
     remember_code(model or "", recipe.scheme)
-    return folder / WEIGHTS_FILE, folder / RECIPE_FILE
+    return weights, folder / RECIPE_FILE
 
 
 def load(
@@ -106,6 +101,7 @@ def load(
     *,
     example_inputs: Inputs | None = None,
     trust_code: bool = False,
+    edited: bool = False,
 ) -> nn.Module:
     """Load the network that `save` wrote to a folder, on the CPU and in the mode in which it was saved.
 
@@ -122,14 +118,16 @@ def load(
             network is not changed; its copy is converted on its device and loaded.
         example_inputs: example inputs in place of those in the recipe; as in `save`.
         trust_code: execute the code that the recipe names; for folders whose origin you trust.
+        edited: accept a recipe that was changed since it was saved. `normless convert --seal DIR` makes an edited
+            recipe one that is accepted without this.
 
     Raises:
         UntrustedCodeError: the recipe names code that is not trusted.
-        RecipeError: the folder does not hold a saved network, the recipe and `model` do not name the network, or the
-            weights or settings do not fit it.
+        RecipeError: the folder does not hold a saved network, the recipe was changed, the recipe and `model` do not
+            name the network, or the weights or settings do not fit it.
         ValueError, ModuleNotFoundError: the recipe's model or scheme is unknown, or its library is not installed.
     """
-    return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)[0]
+    return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code, edited=edited)[0]
 
 
 @exclusive
@@ -139,13 +137,14 @@ def load_with_inputs(
     *,
     example_inputs: Inputs | None = None,
     trust_code: bool = False,
+    edited: bool = False,
 ) -> tuple[nn.Module, Inputs | None]:
     """Load a network as `load` does, and return it with the example inputs of its conversion, if there are any."""
     folder = Path(path)
     if is_run(folder):
         run = EXTENSIONS["run_network"](folder, model, trust_code=trust_code)
         return run.network, run.inputs if example_inputs is None else example_inputs
-    recipe = read_recipe(folder)
+    recipe, intact, stored = read(folder, edited=edited)
     original = recipe.model if model is None else model
     if original is None:
         raise RecipeError(
@@ -157,11 +156,6 @@ def load_with_inputs(
     with names_of_data(folder / RECIPE_FILE, trust_code=trust_code):
         net, inputs = _rebuilt(recipe, original, example_inputs)
     _warn_of_changed_code(recipe, original, folder)
-    intact = _intact_weights(folder, recipe.digest)
-    stored = _stored(intact or folder / WEIGHTS_FILE)
-    if read_recipe(folder).digest != recipe.digest:
-        # Another process has replaced the network meanwhile.
-        return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)
     try:
         _fill(net, recipe, stored)
     except RecipeError as error:
@@ -310,58 +304,3 @@ def _modes(net: nn.Module) -> dict[str, bool]:
     """Return the mode of the network, and of every module with another mode than its parent."""
     modes = {path: module.training for path, module in net.named_modules(remove_duplicate=False)}
     return {path: mode for path, mode in modes.items() if not path or mode != modes[path.rpartition(".")[0]]}
-
-
-def _write(net: nn.Module, recipe: Recipe, folder: Path) -> None:
-    """Replace the network in a folder at the instant at which its recipe is replaced.
-
-    The recipe names its weights by their digest, so that both the former and the new weights are there meanwhile.
-    """
-    new = folder / _NEW_WEIGHTS.format(token_hex(4))
-    with replaced(new) as part:
-        _write_tensors(net, recipe.state.buffers, part)
-    recipe = replace(recipe, digest=digest_of(new))
-    with replaced(folder / RECIPE_FILE) as part:
-        part.write_text(recipe.written(folder), encoding="utf-8")
-    new.replace(folder / WEIGHTS_FILE)
-    for left in folder.glob(f"{_NEW_WEIGHTS.format('*')}*"):
-        left.unlink(missing_ok=True)
-
-
-def _intact_weights(folder: Path, digest: str) -> Path | None:
-    """Return the weights with a digest, which have another name if `save` was interrupted; None if there are none."""
-    files = (folder / WEIGHTS_FILE, *folder.glob(_NEW_WEIGHTS.format("*")))
-    return next((file for file in files if file.is_file() and digest_of(file) == digest), None)
-
-
-def _write_tensors(net: nn.Module, buffers: list[str], path: Path) -> None:
-    """Write the tensors of a network, those with several names once, with the permissions of a new file."""
-    path.touch()
-    mode = stat.S_IMODE(path.stat().st_mode)
-    further = further_buffers(net)
-    tensors: dict[str, Tensor] = {}
-    names: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    for name, value in (net.state_dict() | {name: further[name] for name in buffers}).items():
-        key = (value.data_ptr(), value.shape, value.stride(), value.dtype) if value.numel() else (name,)
-        if first.setdefault(key, name) != name:
-            names[name] = first[key]
-        else:
-            tensors[name] = value.detach().cpu().contiguous().clone() if _is_part(value) else value.contiguous()
-    save_file(tensors, str(path), {"format": "pt"} | names)
-    path.chmod(mode)
-
-
-def _is_part(value: Tensor) -> bool:
-    """Whether a tensor is a part of a larger block of memory, which other tensors may share."""
-    return value.untyped_storage().nbytes() != value.nbytes
-
-
-def _stored(path: Path) -> dict[str, Tensor]:
-    """Read every tensor of a file, tied tensors under each of their names."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            stored: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return stored | {alias: stored[kept] for alias, kept in (file.metadata() or {}).items() if kept in stored}
-    except (OSError, SafetensorError) as error:
-        raise RecipeError(f"The weights {path} cannot be read: {error}.") from error

@@ -17,9 +17,10 @@ from torch import Tensor
 from normless.errors import RecipeError
 from normless.models._spec import ZOOS
 from normless.models._text_classifier import TRANSFORMERS, is_path
+from normless.saving._durable import digest_of_values
 from normless.spec import RECIPE_FILE, split_source, split_terms
 
-_FORMAT = 3
+_FORMAT = 4
 _TENSOR = {"shape", "dtype"}
 
 
@@ -72,8 +73,10 @@ class Recipe:
         model = None if self.model is None else _with_paths(self.model, relative)
         code = {_with_path(name, relative): digest for name, digest in self.code.items()}
         values = asdict(self) | {"model": model, "scheme": _scheme_with_paths(self.scheme, relative), "code": code}
+        values = {"format": _FORMAT} | values
+        values["seal"] = digest_of_values(values)
         modules, values["state"]["modules"] = values["state"]["modules"], []
-        text = json.dumps({"format": _FORMAT} | values, indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
         # A line for each kind of module: indented, they would take thousands.
         lines = [json.dumps(module, ensure_ascii=False, allow_nan=False) for module in modules]
         listed = ",\n      ".join(lines)
@@ -81,8 +84,13 @@ class Recipe:
         return f'{before}"modules": [\n      {listed}\n    ]{after}\n'
 
 
-def read_recipe(folder: Path) -> Recipe:
-    """Read the recipe in a folder; raise a RecipeError if there is none or this version cannot read it."""
+def read_recipe(folder: Path, *, edited: bool = False) -> Recipe:
+    """Read the recipe in a folder.
+
+    Raises:
+        RecipeError: there is none, this version cannot read it, or, without `edited`, its seal (the SHA-256 of its
+            other values, the digest of the weights among them) is not its own.
+    """
     path = folder / RECIPE_FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -96,9 +104,17 @@ def read_recipe(folder: Path) -> Recipe:
     kinds |= {"state": dict, "digest": str, "code": dict}
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
         raise RecipeError(f"{path} is not a recipe of a network: it states no format.")
-    if values.pop("format") > _FORMAT:
-        raise RecipeError(f"{path} was written by a later version of normless; update normless to read it.")
-    values.setdefault("code", {})
+    if values["format"] != _FORMAT:
+        advice = "update normless to read it" if values["format"] > _FORMAT else "save the network again"
+        age = "a later" if values["format"] > _FORMAT else "an earlier"
+        raise RecipeError(f"{path} was written by {age} version of normless; {advice}.")
+    seal = values.pop("seal", None)
+    if not edited and seal != digest_of_values(values):
+        raise RecipeError(
+            f"{path} is not as it was saved: it was edited or damaged. If you edited it, load it with edited=True, "
+            f"or run `normless convert --seal {folder}` once; else restore it from a copy."
+        )
+    del values["format"]
     wrong = sorted(kinds.keys() ^ values.keys())
     wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
     wrong = wrong or [name for name, part in values["state"].items() if not _is_part_of_state(name, part)]

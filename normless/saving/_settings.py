@@ -58,6 +58,7 @@ def set_settings(net: nn.Module, kinds: list[dict[str, Any]]) -> None:
         for name, value in kind["settings"].items():
             if name in now[path]["settings"] and now[path]["settings"][name] == value:
                 continue
+            _refuse_part_of_class(modules[path], name)
             try:
                 settings[name] = _restored(value, settings.get(name))
             except _NotStoredError:
@@ -66,6 +67,14 @@ def set_settings(net: nn.Module, kinds: list[dict[str, Any]]) -> None:
                 raise RecipeError(
                     f"{what} in the saved network and {here} here, and a recipe cannot hold it."
                 ) from None
+
+
+def _refuse_part_of_class(module: nn.Module, name: str) -> None:
+    """Raise a RecipeError for the name of what no setting replaces: torch's tables of a module, and methods."""
+    if name in _OF_EVERY_MODULE or (name not in vars(module) and callable(getattr(type(module), name, None))):
+        raise RecipeError(
+            f"The recipe has a setting {name} of a {type(module).__name__}, which is part of its class."
+        )
 
 
 def _described_modules(net: nn.Module) -> dict[str, dict[str, Any]]:

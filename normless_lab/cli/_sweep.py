@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, answer, check_names, print_json
+from normless.saving import write_csv
 from normless.spec import jsonable
 from normless_lab.cli._laboratory import add_executor_arguments, add_state_arguments, laboratory_of
-from normless_lab.process import read_yaml, write_csv
+from normless_lab.process import read_yaml
 
 if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory, Sweep

@@ -12,6 +12,7 @@ from torch import nn
 from normless.code_names import name_code, names_of_data
 from normless.errors import MissingExtraError
 from normless.models import fitted_spec
+from normless.models._downloads import with_random_weights
 from normless.spec import RUN_FILE, holds_network
 from normless_lab.process import read_yaml
 from normless_lab.sweeps._runs import KINDS
@@ -47,7 +48,7 @@ def run_network(folder: Path, model: str | nn.Module | None = None, *, trust_cod
     network, task = network_and_task(folder, config, trust_code=trust_code, original=original)
     inputs = tuple(tensor[:EXAMPLES] for tensor in task.example_inputs())
     shape, classes = getattr(task.data, "image_shape", None), getattr(task.data, "classes", None)
-    text = None if original is not None or holds_network(config.model) else config.model
+    text = None if original is not None or holds_network(config.model) else with_random_weights(config.model)
     if text is not None:
         with names_of_data(folder / RUN_FILE, trust_code=trust_code):
             text = fitted_spec(text, classes=classes, image_shape=shape)

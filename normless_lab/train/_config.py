@@ -25,6 +25,7 @@ from normless_lab.train._settings import (
     Precision,
     Recompute,
     Schedule,
+    Seed,
     Settings,
     Strategy,
     Text,
@@ -90,7 +91,7 @@ class RunConfig(Settings, Generic[Result]):
     label_smoothing: Fraction = 0.0
     clip: PositiveFloat | None = None
     precision: Precision = "32-true"
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     device: Device = "auto"
     devices: PositiveInt = 1
     recompute: Recompute = "never"

@@ -136,14 +136,14 @@ def load_checkpoint(
     if path is None:
         return 0, None
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": 0}
-    with _readable(path), restored_exactly(optimizer):
+    with readable(path), restored_exactly(optimizer):
         rest = fabric.load(path, state, weights_only=True)
     return int(state["epoch"]), rest.get("within")
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """Return weights and buffers of a checkpoint, on the CPU."""
-    with _readable(path):
+    with readable(path):
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["network"]
     return weights
 
@@ -171,11 +171,11 @@ def intact_checkpoint(directory: RunDirectory) -> Path | None:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
     """Turn torch's errors about a checkpoint into one sentence."""
     try:
         yield
-    except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+    except (RuntimeError, EOFError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise RunDirectoryError(
             f"{path} is not a checkpoint of this run ({reason}); restore it from a copy, or start "

@@ -45,6 +45,7 @@ def _known_schedule(text: str) -> str:
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
+Seed = Annotated[int, Ge(0), Lt(2**63)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Lt(1)]

@@ -14,6 +14,7 @@ from torch import nn
 
 from normless.code_names import names_of_data
 from normless.exclusive import exclusive
+from normless.models import with_random_weights
 from normless.probes import RideAlong
 from normless.state import preserve_random_state
 from normless_lab.train._config import Result, RunConfig, TrainConfig
@@ -30,6 +31,7 @@ from normless_lab.train._run_files import (
     intact_checkpoint,
     load_checkpoint,
     load_weights,
+    readable,
     save_checkpoint,
     whole_weights,
 )
@@ -297,13 +299,14 @@ def network_and_task(
     if checkpoint is None:
         raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
     with names_of_data(place.config, trust_code=trust_code), preserve_random_state():
-        task = task_of(type(config))(config, place)
+        task = task_of(type(config))(replace(config, model=with_random_weights(config.model)), place)
         if original is not None:
             task.original = lambda: deepcopy(original)  # type: ignore[method-assign]
         network = task.build_network()
     weights = load_weights(checkpoint)
-    dtype = next(weights[name].dtype for name, _ in network.named_parameters())
-    network.to(dtype).load_state_dict(weights)
+    with readable(checkpoint):
+        dtype = next((weights[name].dtype for name, _ in network.named_parameters()), None)
+        network.to(dtype).load_state_dict(weights)
     return network.eval(), task
 
 

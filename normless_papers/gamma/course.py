@@ -19,6 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.probes import RideAlong
+from normless.saving import write_csv
 from normless_lab.data import ImageData
 from normless_lab.plots import Plot, new_panels
 from normless_lab.sweeps import Point
@@ -93,8 +94,8 @@ class Course:
 
     def write(self, folder: Path) -> None:
         """Write `gammas.csv` and `stream.csv`."""
-        self.gammas.to_csv(folder / "gammas.csv", index=False)
-        self.stream.to_csv(folder / "stream.csv", index=False)
+        write_csv(self.gammas, folder / "gammas.csv")
+        write_csv(self.stream, folder / "stream.csv")
 
     def groups(self, *labels: str) -> Iterator[tuple[str, Course]]:
         """Yield the runs with equal labels of these names, and the labels as text; all runs without names."""

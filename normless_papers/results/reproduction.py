@@ -13,9 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.errors import NormlessError
-from normless.saving import digest_of, digest_of_values, inside, replaced
+from normless.saving import digest_of, digest_of_values, inside, replaced, write_csv
 from normless.spec import jsonable
-from normless_lab.process import write_csv
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.claims import Basis, CheckAspect, Claim, Conclusion, conclusion_of, obstacle_of
 from normless_papers.distance import Distance

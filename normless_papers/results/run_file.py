@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from normless_papers.results.reproduction import Reproduction, ResultError, fold
 _ARTEFACT = "artefact"
 _COLUMNS = [column.name for column in fields(RunRow)]
 _JSON = ("config", "result", "versions")
+_KINDS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("hash", "kind", "outcome", "finished_at", "machine"), str)
+_KINDS |= {"config": dict, "versions": dict, "seconds": (int, float), "error": (str, type(None))}
 _DIGEST = "digest"
 
 
@@ -143,10 +146,14 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
         rows = _rows(table[_COLUMNS])
         if [digest_of_values(row) for row in rows] != list(table[_DIGEST]):
             raise ValueError("it was damaged after it was written")
-        return [row | {name: row[name] and json.loads(row[name]) for name in _JSON} for row in rows]
+        read = [row | {name: row[name] and json.loads(row[name]) for name in _JSON} for row in rows]
+        for row, (name, kind) in product(read, _KINDS.items()):
+            if not isinstance(row[name], kind):
+                raise ValueError(f"{name} of the run {row['hash']!r} is {row[name]!r}")
+        return read
     except FileNotFoundError:
         raise ResultError(f"There is no file {path}; normless report DIR --runs {path} writes it.") from None
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise ResultError(f"{path} is not a file of runs as normless report --runs writes it: {error}") from error
 
 

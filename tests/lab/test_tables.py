@@ -8,14 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless_lab.process import write_csv
+from normless.saving import write_csv
 
 
 @pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "-2+3", "\r\n=1"])
 def test_no_cell_is_a_formula(text: str, tmp_path: Path) -> None:
-    write_csv(pd.DataFrame({"error": [text, None], "n": [-1.5, 2.0]}), tmp_path / "t.csv")
+    write_csv(pd.DataFrame({"error": [text, None], "=n": [-1.5, 2.0]}), tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
-        _, first, second = csv.reader(file)
+        header, first, second = csv.reader(file)
+    assert header[1] == "'=n"
     assert first == ["'" + text.replace("\r\n", "\n").replace("\r", "\n"), "-1.5"]
     assert second == ["", "2.0"]
 

@@ -26,7 +26,7 @@ def texts(folder: Path) -> list[str]:
     return [file.read_text() for file in files]
 
 
-def test_a_changed_file_is_damaged_and_a_file_without_a_digest_is_not(tmp_path: Path) -> None:
+def test_a_changed_file_is_damaged_and_so_is_a_file_without_a_digest(tmp_path: Path) -> None:
     write(tmp_path, "1")
     write(tmp_path, "2")
     assert texts(tmp_path) == ["2", "1"]
@@ -39,8 +39,16 @@ def test_a_changed_file_is_damaged_and_a_file_without_a_digest_is_not(tmp_path: 
     (tmp_path / "a").write_text("5")
     write(tmp_path, "6")
     assert texts(tmp_path) == ["6", "2"], "a damaged file is not kept"
-    (tmp_path / "c").write_text("mine")
-    assert digests.is_intact(tmp_path / "c")
+    (tmp_path / "c").write_text("of nobody")
+    assert not digests.is_intact(tmp_path / "c")
+    listed = digests.path.read_text()
+    for damaged in ("", "{}", "[]", listed.replace('"a"', '"c"'), listed[:-3]):
+        digests.path.write_text(damaged)
+        assert not digests.is_intact(tmp_path / "a")
+    digests.path.unlink()
+    assert not digests.is_intact(tmp_path / "a")
+    write(tmp_path, "7")
+    assert [digests.is_intact(tmp_path / name) for name in "ab"] == [True, False]
 
 
 def _fail_within(writer: AbstractContextManager[Path]) -> None:

@@ -248,6 +248,36 @@ def test_changed_code_is_told(model: str, scheme: str, changes: str, mine: Path)
         nl.load("net")
 
 
+def test_an_edited_recipe_is_loaded_when_asked_or_sealed(mine: Path) -> None:
+    net = nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS)
+    nl.save(net, "net", PLAIN_TEXT)
+    recipe = Path("net/recipe.json")
+    text = recipe.read_text()
+    for place, digit in [(place, digit) for place, digit in enumerate(text) if digit.isdigit()]:
+        recipe.write_text(text[:place] + str((int(digit) + 1) % 10) + text[place + 1 :])
+        with pytest.raises(nl.errors.RecipeError):
+            nl.load("net")
+    recipe.write_text(json.dumps(json.loads(text) | {"training": {"": False}}))
+    with pytest.raises(nl.errors.RecipeError, match=r"edited or damaged.* edited=True.* convert --seal"):
+        nl.load("net")
+    assert not nl.load("net", edited=True).training
+    assert main(["convert", "--seal", "net"]) == 0
+    assert not nl.load("net").training
+    Path("net/model.safetensors").write_bytes(b"")
+    assert main(["convert", "--seal", "net"]) == 2
+
+
+@pytest.mark.parametrize("name", ["_modules", "_parameters", "forward", "training", "__call__"])
+def test_a_recipe_replaces_no_part_of_a_class(name: str, mine: Path) -> None:
+    nl.save(nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS), "net", PLAIN_TEXT)
+    recipe = Path("net/recipe.json")
+    values = json.loads(recipe.read_text())
+    values["state"]["modules"][0]["settings"][name] = {"items": []}
+    recipe.write_text(json.dumps(values))
+    with pytest.raises(nl.errors.RecipeError, match=f"has a setting {name} of a .*, which is part of its class"):
+        nl.load("net", edited=True)
+
+
 SMALL_IMAGES = torch.randn(2, 3, 8, 8)
 
 

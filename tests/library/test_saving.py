@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -161,10 +163,72 @@ def test_a_network_is_there_however_often_saving_another_fails(
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", refuse)
             if name == "part":
-                patch.setattr("normless.saving._network.save_file", broken)
+                patch.setattr("normless.saving._folder.save_file", broken)
             with pytest.raises(OSError, match="full"):
                 nl.save(two[1], tmp_path / "net", DENSE)
         assert same_state(nl.load(tmp_path / "net"), two[name == "model.safetensors"])
+
+
+def _save_often(folder: Path, number: int, times: int) -> None:
+    """Save a network whose parameters and remarks are all `number`; exits the process."""
+    net = nl.convert(build_model(DENSE), "skipinit", torch.ones(2, 3))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(number)
+    for module in net.modules():
+        module.remark = number  # type: ignore[assignment]
+    for _ in range(times):
+        nl.save(net, folder)
+
+
+def saved_at_once(folder: Path, savers: int, times: int) -> int:
+    """Save from several processes to one folder and load meanwhile; return how often a whole network was loaded."""
+    _save_often(folder, 0, 1)
+    fork, loaded = get_context("fork"), 0
+    processes = [fork.Process(target=_save_often, args=(folder, number, times)) for number in range(savers)]
+    for process in processes:
+        process.start()
+    is_running = True
+    while is_running:
+        is_running = any(process.is_alive() for process in processes)
+        net: Any = nl.load(folder, DENSE)
+        values = {float(value) for parameter in net.parameters() for value in parameter.detach().flatten()}
+        assert values == {module.remark for module in net.modules()}
+        loaded += 1
+    assert [process.exitcode for process in processes] == [0] * savers
+    assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "recipe.json"]
+    return loaded
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs forks")
+def test_processes_save_to_one_folder_at_once(tmp_path: Path) -> None:
+    assert saved_at_once(tmp_path / "net", savers=5, times=5) > 1
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool, two: tuple[nn.Module, nn.Module]
+) -> None:
+    folder = tmp_path / "net"
+    names = ("model.a.safetensors", "model.b.safetensors.part", "recipe.json.b.part")
+    for name in (*names, *(name.replace("b", "old") for name in names[1:])):
+        (folder / name).touch()
+        if "old" in name:
+            os.utime(folder / name, (0, 0))
+    if not locks:
+        monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError("no locks here")))
+    weights, recipe = nl.save(two[1], folder)
+    assert same_state(nl.load(folder, DENSE), two[1])
+    left = {*names} - ({"model.a.safetensors"} if locks else set())
+    former = set() if locks else {"model.safetensors"}
+    assert {file.name for file in folder.iterdir()} == left | former | {weights.name, recipe.name}
+
+
+def test_a_text_of_trained_weights_is_recorded_without_them(tmp_path: Path) -> None:
+    net = nl.convert(build_model(FOREIGN), "skipinit", IMAGES)
+    nl.save(net, tmp_path, "timm:test_resnet(pretrained=True)", example_inputs=IMAGES)
+    assert json.loads((tmp_path / "recipe.json").read_text())["model"] == FOREIGN
+    assert same_state(nl.load(tmp_path), net)
 
 
 def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
@@ -216,7 +280,7 @@ def test_what_does_not_fit_is_told(breaks: Callable[[Path], object], said: str, 
     nl.save(nl.convert(build_model(CIFAR), "skipinit"), tmp_path, CIFAR)
     breaks(tmp_path)
     with pytest.raises(ValueError, match=said) as caught:
-        nl.load(tmp_path)
+        nl.load(tmp_path, edited=True)
     assert "\n" not in str(caught.value)
 
 

@@ -17,7 +17,8 @@ import normless as nl
 from normless.code_names import TRUST
 from normless.errors import UntrustedCodeError
 from normless.models._spec import build_model
-from normless.saving import digest_of_values
+from normless.saving import Digests, digest_of_values
+from normless.saving._folder import seal
 from normless_lab.sweeps import RunRow
 from normless_lab.sweeps._runs import UnknownKindError
 from normless_lab.train import TrainConfig, trained_network
@@ -52,6 +53,7 @@ def _saved(folder: Path, **changes: str) -> Path:
     nl.save(nl.convert(build_model(DENSE), "skipinit", INPUTS), folder / "net", DENSE)
     recipe = folder / "net" / "recipe.json"
     recipe.write_text(json.dumps(json.loads(recipe.read_text()) | changes))
+    seal(folder / "net")
     return folder / "net"
 
 
@@ -61,7 +63,8 @@ def _run(folder: Path, **settings: Any) -> Path:
     place.mkdir()
     config = TrainConfig(model=DENSE, data="gaussian(train=8, test=8)", device="cpu").to_dict()
     (place / "config.yaml").write_text(yaml.safe_dump(config | settings))
-    torch.save({"network": {}}, place / "checkpoint.pt")
+    with Digests(place).replaced(place / "checkpoint.pt") as part:
+        torch.save({"network": {}}, part)
     return place
 
 
@@ -101,6 +104,30 @@ def test_a_function_of_the_standard_library_and_weights_that_a_library_may_unpic
     for argument in ("checkpoint_path='w.pth'", "pretrained_cfg_overlay={'file': 'w.pth'}"):
         with pytest.raises(UntrustedCodeError, match="names weights of timm:resnet18"):
             nl.load(_saved(hostile, model=f"timm:resnet18({argument})"))
+
+
+ASKING = [
+    *("timm:resnet18(pretrained=True)", "timm:resnet18(pretrained_cfg='https://evil.example')"),
+    *("torchvision:resnet18(weights='DEFAULT')", "torchvision:fcn_resnet50(weights_backbone='DEFAULT')"),
+    "transformers:bert(_attn_implementation='evil/kernel')",
+    "transformers:DetrModel(config={'use_pretrained_backbone': True})",
+    "transformers:DetrModel(config={'backbone': 'evil/x'})",
+    "transformers:TimmWrapperModel(config={'architecture': 'hf-hub:evil/x'})",
+    "transformers:TimmWrapperModel(config={'model_args': {'pretrained': True}})",
+]
+
+
+@pytest.mark.parametrize("model", ASKING)
+def test_data_that_ask_the_internet_are_refused_by_name(model: str, hostile: Path) -> None:
+    with pytest.raises(UntrustedCodeError, match="for which a library asks the internet"):
+        nl.load(_saved(hostile, model=model))
+
+
+def test_a_configuration_of_transformers_names_no_kernels(hostile: Path) -> None:
+    pytest.importorskip("transformers")
+    (hostile / "c.json").write_text(json.dumps({"model_type": "bert", "attn_implementation": "evil/kernel"}))
+    with pytest.raises(UntrustedCodeError, match="attn_implementation='evil/kernel'"):
+        build_model("transformers:c.json")
 
 
 def test_code_of_data_is_executed_for_whom_trusts_it(hostile: Path) -> None:

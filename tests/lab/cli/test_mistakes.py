@@ -35,12 +35,21 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
 SWEEP = "name: s\nbase: {scheme: none, epochs: 1}\naxes:\n  scheme: [skipinit, fixop]\nrates: [0.1]\n"
+NULL = r'out: "a\0b"'
+DEEP = "model: " + "[" * 100_000
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, text in {"mine.py": OWN, "bomb.yaml": BOMB, "merge.yaml": MERGE, "sweep.yaml": SWEEP}.items():
+    for name, text in {
+        "mine.py": OWN,
+        "bomb.yaml": BOMB,
+        "merge.yaml": MERGE,
+        "deep.yaml": DEEP,
+        "null.yaml": NULL,
+        "sweep.yaml": SWEEP,
+    }.items():
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -52,7 +61,7 @@ MISTAKES = [
     ("sweep export nowhere.yaml runs.txt", "Expected a file of name .parquet or .csv to write to"),
     ("zzz", "'zzz' is not a command. The commands are inspect, convert, probe, diagnose, list, "),
     ("demo --wrokers 2", "unrecognized arguments: --wrokers 2 (Did you mean --workers?); see"),
-    ("convert normless:dense --scheme none", "are required: out; see normless convert --help."),
+    ("convert normless:dense --scheme none", "Expected --out; see normless convert --help."),
     ("train --config absent.yaml", "absent.yaml'; see normless train --help."),
     ("train --device gpu", "Got value: gpu; see normless train --help."),
     ("demo --device gpu --out out", "gpu"),
@@ -70,6 +79,13 @@ MISTAKES = [
     ("train --config bomb.yaml", "Expected YAML without aliases"),
     ("sweep status bomb.yaml", "without aliases"),
     ("sweep status merge.yaml", "without aliases"),
+    ("train --config deep.yaml", "YAML of at most 50 levels"),
+    ("sweep status deep.yaml", "YAML of at most 50 levels"),
+    ("convert normless:dense --scheme none --out out --seed 1e40", "seed"),
+    ("convert normless:dense --scheme none --out out --seed 99999999999999999999", "from 0 to 2^63"),
+    ("train --seed 99999999999999999999", "from 0 to 2^63"),
+    ("inspect a\0b", r"Expected arguments without null bytes, got 'a\x00b'"),
+    ("train --config null.yaml", "without null bytes"),
     # An empty text is no path.
     ("train --out ''", "Expected a path as"),
     ("sweep run ''", "Expected a path as"),

@@ -27,9 +27,12 @@ import torch
 from kills import DONE, RAISED, TOLD, Operation, in_child, kill_at, watch_operations
 from lab_helpers import Here, tiny_sweep
 from run_helpers import CONFIG, Interrupt, without_seconds
+from safetensors.torch import load_file
 
 import normless as nl
+from normless.errors import NormlessError
 from normless.models._spec import build_model
+from normless.saving import Digests
 from normless_lab.sweeps import Laboratory
 from normless_lab.train import train, trained_network
 
@@ -132,7 +135,53 @@ def network(folder: Path) -> None:
     nl.save(new, folder / "net", SPEC)
 
 
+class Residual(torch.nn.Module):
+    """Two residual blocks with layer norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(8), torch.nn.LayerNorm(8)])
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x)).relu()
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+def removal(folder: Path) -> None:
+    """Fine-tune without norms in a loop of one's own, with a file after each step, and go on from it."""
+    torch.manual_seed(0)
+    net = Residual()
+    begun = nl.remove_norms(net, torch.randn(4, 8), start=3, interval=2)
+    optimizer, file, done = torch.optim.AdamW(net.parameters(), lr=0.01), folder / "state.pt", 0
+    if not Digests(folder).is_intact(file):
+        raise NormlessError(f"{file} is damaged.")
+    if file.exists():
+        state = torch.load(file, weights_only=True)
+        done = state["step"]
+        for own, name in ((net, "net"), (optimizer, "optimizer"), (begun, "removal")):
+            own.load_state_dict(state[name])
+    for step in range(done + 1, 13):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+        begun.loss(net(x).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        begun.step()
+        states = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "removal": begun.state_dict()}
+        with Digests(folder).replaced(file) as part:
+            torch.save(states | {"step": step}, part)
+    nl.save(nl.fold(begun.finish(allow_partial=True), torch.randn(4, 8))[0], folder / "net")
+
+
+def facts_of_removal(folder: Path) -> list[Any]:
+    return [value.tolist() for value in load_file(folder / "net" / "model.safetensors").values()]
+
+
 WORKS = {
+    "removal": Work(removal, facts_of_removal, removal),
     "network": Work(
         network,
         lambda folder: weights_of(nl.load(folder / "net")),

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from run_helpers import Interrupt, without_seconds
 
+from normless.saving import Digests
 from normless_lab.train import RunResult, TrainConfig, train, trained_network
 from normless_lab.train._directory import RunDirectoryError
 
@@ -74,9 +76,25 @@ def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, begun: Path) -> 
     with pytest.raises(RunDirectoryError, match=damaged):
         trained_network(tmp_path)
     assert {one.name for one in tmp_path.iterdir()} >= before
-    # Of a run from before there were digests.
-    (tmp_path / "digests.json").unlink()
-    refused(tmp_path, r"checkpoint\.pt is not a checkpoint of this run")
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "{"])
+def test_a_run_without_digests_is_damaged(tmp_path: Path, begun: Path, text: str | None) -> None:
+    shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "digests.json").unlink() if text is None else (tmp_path / "digests.json").write_text(text)
+    refused(tmp_path, r"contents\.json is damaged: it is not as the run wrote it")
+    with pytest.raises(RunDirectoryError, match=r"checkpoint\.pt is damaged: it is not as the run wrote it"):
+        trained_network(tmp_path)
+
+
+def test_a_checkpoint_of_another_network_is_one_sentence(tmp_path: Path, begun: Path) -> None:
+    shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
+    for stored in ({}, [], {"network": {}}, {"network": {"weight": torch.ones(2)}}, {"network": 3}):
+        with Digests(tmp_path).replaced(tmp_path / "checkpoint.pt") as part:
+            torch.save(stored, part)
+        with pytest.raises(RunDirectoryError, match=r"checkpoint\.pt is not a checkpoint of this run"):
+            trained_network(tmp_path)
+        refused(tmp_path, r"checkpoint\.pt is not a checkpoint of this run")
 
 
 @pytest.mark.parametrize("name", ["result.json", "epochs.parquet", "steps.parquet"])

@@ -15,6 +15,7 @@ from torch import nn
 import normless as nl
 from normless.integrations import HubNetwork, _hub as hub
 from normless.models import resnet_cifar
+from normless.saving._folder import seal
 
 SPEC = "normless:resnet_cifar(depth=8, classes=3)"
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -114,6 +115,7 @@ def test_nothing_that_a_downloaded_recipe_names_is_run(
     recipe = json.loads(path.read_text())
     (recipe["state"]["modules"][0]["settings"] if setting == "forward" else recipe)[setting] = value
     path.write_text(json.dumps(recipe))
+    seal(tmp_path)
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('marker').touch()\nscheme = net = dict\n")
     # The mixin hands what this file says to the loading function, as if the user had said it.
     (tmp_path / "config.json").write_text(json.dumps({"model": SPEC, "network": 1, "scheme": "skipinit"}))
