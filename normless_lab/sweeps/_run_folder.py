@@ -11,8 +11,7 @@ from torch import nn
 
 from normless.code_names import name_code, names_of_data
 from normless.errors import MissingExtraError
-from normless.models import fitted_spec
-from normless.models._downloads import with_random_weights
+from normless.models import fitted_spec, with_random_weights
 from normless.spec import RUN_FILE, holds_network
 from normless_lab.process import read_yaml
 from normless_lab.sweeps._runs import KINDS
