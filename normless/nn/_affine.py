@@ -246,7 +246,7 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
 
 def class_name(layer: nn.Module) -> str:
     """Return the name of the class of a layer as it was before it became one of this package."""
-    return next(kind.__name__ for kind in type(layer).__mro__ if not kind.__module__.startswith(str(__package__)))
+    return next(kind.__name__ for kind in type(layer).__mro__ if not issubclass(kind, TakesParts))
 
 
 def with_scalars(layer: nn.Module) -> ScalarAffine:
