@@ -48,7 +48,7 @@ class Headline:
         contradicted_if: the condition for a contradiction in its design, in the paper's set-up.
         to_decide: what would decide it besides the runs of a card; empty if the design does not say.
         minutes: expected of one H100 for its runs at the budget of a card, computed from them by
-            `normless_papers.planning.claim_minutes`; None if it has none.
+            `normless_papers.planning.plan.claim_minutes`; None if it has none.
         note: a further remark; may be empty.
     """
 

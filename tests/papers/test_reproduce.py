@@ -165,10 +165,10 @@ import pandas as pd
 import torch
 
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, over_draws, within
+from normless_papers.claims import Claim, Estimate, over_draws, within
 from normless_papers.networks.seeded_inputs import seeded
 
-def _checks(mean: Estimate) -> list[Check]:
+def _checks(mean: Estimate) -> list[Claim]:
     return [within("The mean of N(0, 1) is 0, to 0.1.", mean, -0.1, 0.1)]
 
 

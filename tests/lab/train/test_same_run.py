@@ -74,7 +74,8 @@ def interrupted(step: int, **how: Any) -> Way:
 def killed(config: TrainConfig, folder: Path, _: pytest.MonkeyPatch) -> None:
     program = f"""
 import os, signal, sys, torch
-from normless_lab.train import RunListener, TrainConfig, train
+from normless_lab.train import TrainConfig, train
+from normless_lab.train._run_listener import RunListener
 class Kill(RunListener):
     def on_step(self, step, loss):
         if step == 8:
