@@ -31,6 +31,8 @@ def explained(model: nn.Module, error: Exception) -> InputsError | UnresolvedStr
     if len(reason) > LONGEST_REASON:
         reason = f"{reason[:LONGEST_REASON]}…"
     reason, advice = f"{type(error).__name__}: {reason}", "Check that forward takes these inputs."
+    if "required positional argument" in reason:
+        advice = "Pass several inputs one after another, as in (net, x, y), or together as example_inputs=(x, y)."
     if "does not require grad" in reason or "torch.func" in reason:
         inner = forwards[-1][0].partition(",")[0] if forwards else "the network"
         reason = "its forward code takes a derivative"
