@@ -2,7 +2,8 @@
 
 Code is executed if a person named it: in an argument of a command or a function, or in a configuration of their own.
 A text that is read from data (a saved network, the folder of a run, a table of results) names entries of our tables,
-and only such code as a person named before in this process.
+and only such code as a person named before in this process, or as they saved or trained a network of, if the file is
+unchanged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from normless._internal.code_digest import digest_of_code
 from normless.errors import UntrustedCodeError
 from normless.exclusive import borrowing, exclusive
 from normless.spec import split_source, split_terms
@@ -65,6 +67,37 @@ def name_code(*texts: str) -> None:
                 _NAMED_BY_PERSONS.add(_key(source.removesuffix(":"), call.partition("(")[0].strip()))
 
 
+def remember_code(*texts: str) -> None:
+    """Keep the digests of the files in texts that a person wrote, so that later processes take them from data.
+
+    They are in the person's own folder, ``$XDG_STATE_HOME/normless``; where that cannot be written, nothing is kept.
+    """
+    for text in texts:
+        for term in split_terms(text) if ".py:" in text else ():
+            source, call = split_source(term)
+            key = _key(source.removesuffix(":"), call.partition("(")[0].strip())
+            digest = digest_of_code(Path(key[0])) if key in _NAMED_BY_PERSONS else None
+            if digest is not None:
+                with suppress(OSError, RuntimeError):
+                    record = _record_of(key)
+                    record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    record.write_text(digest, encoding="utf-8")
+
+
+def _is_remembered(key: tuple[str, str]) -> bool:
+    """Whether a person saved or trained a network of this file before, and it has not changed since then."""
+    if not key[0].endswith(".py"):
+        return False
+    with suppress(OSError, RuntimeError):
+        return _record_of(key).read_text(encoding="utf-8") == digest_of_code(Path(key[0]))
+    return False
+
+
+def _record_of(key: tuple[str, str]) -> Path:
+    states = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser()
+    return states / "normless" / "code" / sha256(":".join(key).encode()).hexdigest()
+
+
 def object_named(name: str) -> Any:
     """Import what a text `FILE.py:NAME` or `MODULE:NAME` names; None if the file or module lacks it.
 
@@ -75,7 +108,7 @@ def object_named(name: str) -> Any:
     """
     source, own = (part.strip() for part in name.rsplit(":", 1))
     data, key = of_data(), _key(source, own)
-    if data is not None and key not in _NAMED_BY_PERSONS:
+    if data is not None and key not in _NAMED_BY_PERSONS and not _is_remembered(key):
         raise UntrustedCodeError(
             f"{data} names code, {name}, which is executed only if you name it yourself. If you trust this code, set "
             f"the environment variable {TRUST}=1, or pass trust_code=True where a function takes it."

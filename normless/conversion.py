@@ -224,7 +224,7 @@ def prepared(
     if parts:
         chosen = chosen.within(*(_name_of(model, part) for part in parts))
     earlier = scheme_of(model)
-    if earlier is not None and not _gives_back(chosen, earlier):
+    if earlier is not None and schemes.scheme(earlier).edits and not _gives_back(chosen, earlier):
         raise AlreadyConvertedError(
             f"This {type(model).__name__} was converted by {earlier!r} already; {chosen.text!r} is defined on the "
             "network as it was before. Convert the original, or build it anew; only plain_batch_norm gives a network "
@@ -275,12 +275,15 @@ def _name_of(model: nn.Module, part: Part) -> str:
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Apply the scheme's edits."""
     never_fuse(surgery.model)
+    surgery.log.scheme = scheme.text
     with collection_paused():
         for edit in scheme.edits:
             try:
                 surgery.run(edit)
             except UnsupportedEditError as error:
                 # People wrote the scheme, not its edits.
+                if str(error).startswith(f"{scheme.text} is not possible"):
+                    raise
                 raise UnsupportedEditError(f"{scheme.text} is not possible: {error}") from error
     return surgery
 

@@ -13,6 +13,8 @@ from typing import Any
 
 RECIPE_FILE = "recipe.json"
 """The file that makes a folder a saved network; see `normless.save`."""
+RUN_FILE = "config.yaml"
+"""The file that makes a folder a run of `normless train`."""
 _OF_FILE = re.compile(r"(.*\.py):(\s*\w+\s*(?:\(.*\))?)\s*", re.DOTALL)
 
 
@@ -97,6 +99,16 @@ def split_source(text: str) -> tuple[str, str]:
 def is_saved(folder: str | Path) -> bool:
     """Whether a folder contains a saved network; a text that is too long for a path does not."""
     return os.path.isfile(Path(folder) / RECIPE_FILE)  # noqa: PTH113
+
+
+def is_run(folder: str | Path) -> bool:
+    """Whether a folder contains a run of `normless train`, and no saved network."""
+    return os.path.isfile(Path(folder) / RUN_FILE) and not is_saved(folder)  # noqa: PTH113
+
+
+def holds_network(folder: str | Path) -> bool:
+    """Whether a folder contains a saved network or a run."""
+    return is_saved(folder) or is_run(folder)
 
 
 def _value(node: ast.expr) -> Any:

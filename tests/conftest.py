@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if workers := len(config.getoption("tx", None) or ()):
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+    # Digests of the tests' own code do not go to the person's home.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="normless-tests-")
 
 
 def pytest_sessionfinish() -> None:

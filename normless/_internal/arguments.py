@@ -99,7 +99,10 @@ def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         leaves = tree_leaves((args, kwargs))
         given = [f"{list(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
         problem = f"{name} does not take arguments {', '.join(given)}"
-        raise InputsError(f"{problem}, {type(error).__name__}: {error}") from error
+        advice = ""
+        if "required positional argument" in str(error) and isinstance(function, nn.Module):
+            advice = "; pass several inputs one after another, as in (net, x, y), or as example_inputs=(x, y)"
+        raise InputsError(f"{problem}, {type(error).__name__}: {error}{advice}") from error
 
 
 def unfitting(name: str, layer: nn.Module, x: Any) -> InputsError | None:

@@ -142,6 +142,11 @@ class Removal:
         """Whether every norm is frozen or was set aside, and the loss after the last freezing was watched."""
         return not self._schedule.queue and self._schedule.watched is None
 
+    @property
+    def steps_left(self) -> int:
+        """The least number of steps until `done`: more if freezings are taken back, or first tokens differ."""
+        return self._schedule.steps_left
+
     def finish(self, allow_partial: bool = False) -> nn.Module:
         """End the removal and return the network, from which `nl.fold` takes the frozen norms.
 
@@ -203,11 +208,16 @@ class Removal:
             self.finish(allow_partial=True)
 
     def __str__(self) -> str:
-        head = f"{len(self._norms)} norms, {len(self.frozen)} frozen, step {self._schedule.step}"
+        head = f"{len(self._norms)} norms, {len(self._norms) - len(self.left)} frozen, "
+        waiting = len(self.frozen) - (len(self._norms) - len(self.left))
+        head += f"{waiting} with another constant for the first token, " if waiting else ""
+        head += f"step {self._schedule.step}; "
+        head += "done: finish() ends it" if self.done else f"at least {self.steps_left} more steps"
         return "\n".join([head, *map(str, self.history)])
 
     def __repr__(self) -> str:
-        return f"Removal({len(self.frozen)} of {len(self._norms)} norms frozen, step {self._schedule.step})"
+        frozen = len(self._norms) - len(self.left)
+        return f"Removal({frozen} of {len(self._norms)} norms frozen, step {self._schedule.step})"
 
     @torch.no_grad()
     def _change_next(self) -> None:

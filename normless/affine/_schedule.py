@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan, sqrt
+from math import isfinite, isnan, nan, sqrt
 from statistics import fmean, pstdev
 from typing import Literal
 
@@ -39,7 +39,8 @@ class Freezing:
         return self.after - self.before
 
     def __str__(self) -> str:
-        losses = f"loss {self.before:.4f} → {self.after:.4f} ({self.cost:+.4f})"
+        losses = f"loss {self.before:.4f} → "
+        losses += "not measured yet" if isnan(self.after) else f"{self.after:.4f} ({self.cost:+.4f})"
         return f"step {self.step}: {self.path}, {self.what}: {losses}, {self.outcome}"
 
 
@@ -79,6 +80,15 @@ class RemovalSchedule:
     def is_due(self) -> bool:
         """Whether the next norm may be frozen now."""
         return bool(self.queue) and self.watched is None and self.step >= max(self.start, self.waits)
+
+    @property
+    def steps_left(self) -> int:
+        """The number of steps until every norm of the queue is frozen, if none is taken back."""
+        if self.watched is not None:
+            wait = self.interval - (len(self.losses) - self.known)
+        else:
+            wait = max(0, self.start - self.step, self.waits - self.step) if self.queue else 0
+        return wait + self.interval * len(self.queue)
 
     def begin(self, path: str, what: Literal["norm", "first token"]) -> None:
         """Note that a norm is frozen now."""

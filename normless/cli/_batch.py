@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli._network import MOST_NUMBERS, add_network_arguments, heading, image_shape, model_with_inputs, shapes
+from normless.cli._network import (
+    MOST_NUMBERS,
+    add_network_arguments,
+    heading,
+    image_shape,
+    model_for_data,
+    model_with_inputs,
+    shapes,
+)
 from normless.errors import InputsError
 from normless.registry import EXTENSIONS, TABLES
 from normless.spec import format_call, parse_call
@@ -94,7 +102,7 @@ def subject_of(namespace: Namespace) -> NetworkAndBatch:
         inputs = images.to(torch.get_default_dtype())
         data = f"{len(inputs)} training examples of {namespace.data}"
         shape = cast("Shape", tuple(inputs.shape[1:]))
-        original, _ = model_with_inputs(namespace.model, classes=classes, image_shape=shape)
+        original = model_for_data(namespace.model, classes, shape)
     positional, named = arguments_of(inputs)
     if namespace.data is not None and isinstance(inputs, torch.Tensor):
         check_first_layer(original, inputs, namespace.model, namespace.data)

@@ -16,6 +16,7 @@ from normless.cli._network import (
     heading,
     image_shape,
     model_with_inputs,
+    original_text,
     shapes,
     table,
 )
@@ -85,7 +86,6 @@ def run(namespace: Namespace) -> int:
 
         from normless import schemes
         from normless._internal.arguments import arguments_of
-        from normless.models import fitted_spec
         from normless.residual import residual_map
         from normless.saving._network import save
 
@@ -96,7 +96,7 @@ def run(namespace: Namespace) -> int:
         positional, keywords = arguments_of(inputs)
         blocks = residual_map(model, *positional, **keywords)
         net, changes, report = _converted(namespace, model, scheme, inputs, blocks)
-        text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
+        text = original_text(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
     scalars = Counter(name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1)

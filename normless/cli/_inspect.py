@@ -48,6 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="schemes to plan, such as skipinit or fixup(gain=0.1); by default all but trained and those that run "
         "the network, none if it is converted",
     )
+    parser.add_argument("--all", action="store_true", help="also say why each other scheme cannot be applied")
     parser.add_argument(
         "--figure", type=Path | None, default=None, help="draw the network to this file: .svg, .png or .pdf"
     )
@@ -77,17 +78,20 @@ def run(namespace: Namespace) -> int:
         EXTENSIONS["map_figure"](inspection.map, namespace.model, figure)
     mode = "train" if model.training else "eval"
     header = {"model": namespace.model, "converted_by": scheme, "input": shapes(inputs), "mode": mode}
-    parts = [heading(namespace.model, scheme, inputs, f"{mode} mode"), *_parts(inspection)]
+    parts = [
+        heading(namespace.model, scheme, inputs, f"{mode} mode"),
+        *_parts(inspection, namespace.all or bool(schemes)),
+    ]
     parts += [f"wrote {figure}"] if figure is not None else []
     return answer(namespace, header | inspection.to_dict(), "\n\n".join(parts))
 
 
-def _parts(inspection: Inspection) -> list[str]:
+def _parts(inspection: Inspection, reasons: bool) -> list[str]:
     """Format the blocks, the totals, the parameters, the schemes and the unresolved parts as text."""
     from normless.residual._table import format_blocks
 
-    tables = [_parameter_table(inspection), *([_scheme_table(inspection)] if inspection.schemes else [])]
-    parts = [format_blocks(inspection.map, terminal_width()), _totals(inspection), *map(as_text, tables)]
+    parts = [format_blocks(inspection.map, terminal_width()), _totals(inspection)]
+    parts += [as_text(_parameter_table(inspection)), *_schemes(inspection, reasons)]
     left = [f"  {item}" for item in inspection.map.unresolved]
     return [*parts, "\n".join(["unresolved", *left]) if left else "unresolved: nothing"]
 
@@ -121,10 +125,17 @@ def _parameter_table(inspection: Inspection) -> Table:
     return table(("group", "tensors", "parameters", "decayed by the guidelines"), rows, right=(1, 2))
 
 
-def _scheme_table(inspection: Inspection) -> Table:
-    """Format the changes of each scheme, counted by edit, or the reason why it cannot be applied."""
-    rows = []
+def _schemes(inspection: Inspection, reasons: bool) -> list[str]:
+    """Format the changes of each scheme that fits, counted by edit, then the others with reasons, or their number."""
+    fits: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
     for item in inspection.schemes:
         counted = ", ".join(f"{count} {edit.partition('(')[0]}" for edit, count in item.by_edit.items())
-        rows.append((item.scheme, item.reason or counted or "nothing"))
-    return table(("scheme", "would change"), rows)
+        (fits if item.reason is None else others).append((item.scheme, item.reason or counted or "nothing"))
+    parts = [as_text(table(("scheme", "would change"), fits))] if fits else []
+    if others and reasons:
+        parts.append(as_text(table(("scheme", "cannot be planned here, since"), others)))
+    elif others:
+        words = "1 other scheme is" if len(others) == 1 else f"{len(others)} other schemes are"
+        parts.append(f"{words} not planned here; --all, or --schemes NAME, says why")
+    return parts

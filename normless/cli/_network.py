@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.registry import EXTENSIONS
+
 if TYPE_CHECKING:
     from rich.table import Table
     from torch import nn
@@ -39,7 +41,8 @@ def add_network_arguments(parser: ArgumentParser) -> None:
         help="normless:NAME, torchvision:NAME, timm:NAME or transformers:KIND (a sentence classifier), each with "
         "(key=value, …); transformers:FILE.json, or transformers:FOLDER of a checkpoint; FILE.py:FUNCTION that "
         "returns the network, or (network, inputs) with a tensor, a tuple or a dictionary of keyword arguments; "
-        "FILE.py:NETWORK, a network; or the folder of a network that normless convert saved",
+        "FILE.py:NETWORK, a network; or the folder of a network that normless convert saved, or of a run of normless "
+        "train",
     )
     group.add_argument(
         "--image",
@@ -55,19 +58,43 @@ def add_network_arguments(parser: ArgumentParser) -> None:
 def model_with_inputs(
     spec: str, *, classes: int | None = None, image_shape: Shape | None = None
 ) -> tuple[nn.Module, Inputs | None]:
-    """Build a network by `build_with_inputs`, or load it from the folder that the text names."""
+    """Build a network by `build_with_inputs`, or load it from the folder of a saved network or a run."""
     import torch
 
     from normless.models._spec import build_with_inputs
     from normless.saving._network import load_with_inputs
-    from normless.spec import is_saved
+    from normless.spec import holds_network
 
-    if not is_saved(spec):
+    if not holds_network(spec):
         return build_with_inputs(spec, classes=classes, image_shape=image_shape)
     if classes is not None:
-        raise ValueError(f"The network saved in {spec} already has a number of classes; leave it out.")
+        raise ValueError(f"The network in {spec} already has a number of classes; leave it out.")
     images = None if image_shape is None else torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
     return load_with_inputs(spec, example_inputs=images)
+
+
+def model_for_data(spec: str, classes: int, image_shape: Shape) -> nn.Module:
+    """Build a network fitted to a data set, or load that in a folder, which has its classes and shape."""
+    from normless.spec import holds_network
+
+    fitted = (None, None) if holds_network(spec) else (classes, image_shape)
+    return model_with_inputs(spec, classes=fitted[0], image_shape=fitted[1])[0]
+
+
+def original_text(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> str:
+    """Return the text that names a network before its conversion; of a folder, the text in its recipe or run."""
+    from pathlib import Path
+
+    from normless.models import fitted_spec
+    from normless.saving import read_recipe
+    from normless.spec import holds_network, is_run
+
+    if not holds_network(spec):
+        return fitted_spec(spec, classes=classes, image_shape=image_shape)
+    text: str | None = EXTENSIONS["run_network"](Path(spec)).model if is_run(spec) else read_recipe(Path(spec)).model
+    if text is None:
+        raise ValueError(f"The recipe in {spec} does not name its network, so that a copy of it could not be loaded.")
+    return text
 
 
 def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:

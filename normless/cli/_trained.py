@@ -9,9 +9,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli._batch import check_first_layer, cross_entropy
 from normless.cli._inspect import SUFFIXES
-from normless.cli._network import heading, image_shape, model_with_inputs, shapes
+from normless.cli._network import heading, image_shape, model_for_data, model_with_inputs, shapes
 from normless.registry import EXTENSIONS, Registry
-from normless.spec import is_saved, split_source
+from normless.spec import holds_network, is_run, split_source
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -80,6 +80,8 @@ def _subject(namespace: Namespace) -> tuple[nn.Module, Any, str]:
 
     torch.manual_seed(namespace.seed)
     shape = image_shape(namespace)
+    if namespace.data is None and namespace.inputs is None and is_run(namespace.model):
+        namespace.data, namespace.data_root = EXTENSIONS["run_data"](Path(namespace.model))
     if namespace.data is not None:
         return _on_data_set(namespace)
     if namespace.inputs is not None:
@@ -91,7 +93,7 @@ def _subject(namespace: Namespace) -> tuple[nn.Module, Any, str]:
             batches if isinstance(batches, (tuple, dict, torch.Tensor)) else list(_first(batches, namespace)),
             namespace.inputs,
         )
-    source = "" if is_saved(namespace.model) else split_source(namespace.model)[0].removesuffix(":")
+    source = "" if holds_network(namespace.model) else split_source(namespace.model)[0].removesuffix(":")
     if source and source not in ("normless", "torchvision", "timm", "transformers"):
         from normless.models._spec import build_with_own_inputs
 
@@ -129,9 +131,7 @@ def _on_data_set(namespace: Namespace) -> tuple[nn.Module, Any, str]:
     )
     images = images.to(torch.get_default_dtype())
     shape = cast("Shape", tuple(images.shape[1:]))
-    # A saved network has its classes and shape.
-    fitted = (None, None) if is_saved(namespace.model) else (classes, shape)
-    network, _ = model_with_inputs(namespace.model, classes=fitted[0], image_shape=fitted[1])
+    network = model_for_data(namespace.model, classes, shape)
     check_first_layer(network, images, namespace.model, namespace.data)
     batches = [(images[at : at + size], targets[at : at + size]) for at in range(0, len(images), size)]
     return network, batches, f"{len(images)} training examples of {namespace.data}"

@@ -99,7 +99,7 @@ def _check_post_norm(surgery: Surgery, blocks: tuple[ResidualBlock, ...]) -> Non
         inside = surgery.places.left(block.shared_layers + block.branch_layers, "norm")
         left = [layer.path for layer in inside if not layer.gating]
         if left or not surgery.places.left(block.after_sum, "norm"):
-            reason = f"its branch has one, {left[0]}" if left else "it has none there"
+            reason = f"its branch has one, {left[0].lstrip(':')}" if left else "it has none there"
             needs = "DeepNorm is for transformers whose normalizations follow the residual sums"
             raise surgery.unsupported(block.name, f"{needs}, and {reason}")
 

@@ -138,12 +138,12 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
     if not norms:
         return "its branch has no norm"
     if end is None:
-        return f"an operation that is not a layer follows the last norm of its branch, {norms[-1].path}"
+        return f"an operation that is not a layer follows the last norm of its branch, {norms[-1].path.lstrip(':')}"
     rest = block.branch_layers[block.branch_layers.index(norms[-1]) :]
     why = ", so the branch does not end in γ"
     if any(layer.kind == "activation" for layer in rest):
         why = ": at γ = 0 the activation between them passes no gradient, and the branch would stay at zero for good"
-    return f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}{why}"
+    return f"the last norm of its branch, {norms[-1].path.lstrip(':')}, is followed by {end.path}{why}"
 
 
 @edit

@@ -62,7 +62,7 @@ class Surgery:
     ) -> None:
         self.model, self.example, self.original = model, example, original
         self.calibration = Calibration() if calibration is None else calibration
-        self.log = Log(type(model).__name__)
+        self.log = Log(type(model).__name__, {path: type(module).__name__ for path, module in model.named_modules()})
         self.places = Places(model, found, self.log, only, model if original is None else original.model)
         self.lifted = Lifted(model, self.map)
 
@@ -75,7 +75,7 @@ class Surgery:
         """Apply one edit after checking what it needs; its records and errors carry its name."""
         self.log.edit = edit
         if "values" in edit.needs and self.original is not None:
-            raise MissingValuesError(f"{edit!r} reads the values of weights.")
+            raise MissingValuesError(f"{type(edit).__name__} reads the values of weights.")
         if "values" in edit.needs and self.places.is_meta:
             raise self.unsupported("", "it reads weights, and weights on the meta device have no values")
         if "inputs" in edit.needs and not any(map(len, self.example)):

@@ -240,8 +240,13 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
     kind = _scalar_kind(layer)
     if kind is None:
         kinds = ", ".join(known.__name__ for known in _SCALAR_LAYERS)
-        raise UnsupportedEditError(f"scalars can be folded into {kinds}, not into a {type(layer).__name__}")
+        raise UnsupportedEditError(f"scalars can be folded into {kinds}, not into a {class_name(layer)}")
     return of_class(layer, kind)
+
+
+def class_name(layer: nn.Module) -> str:
+    """Return the name of the class of a layer as it was before it became one of this package."""
+    return next(kind.__name__ for kind in type(layer).__mro__ if not issubclass(kind, TakesParts))
 
 
 def with_scalars(layer: nn.Module) -> ScalarAffine:

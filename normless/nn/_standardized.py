@@ -19,6 +19,7 @@ from normless.nn._affine import (
     ScalarConv2d,
     ScalarConv3d,
     ScalarLinear,
+    class_name,
     of_class,
     scalar_affine,
 )
@@ -105,11 +106,11 @@ def scaled_std(layer: nn.Module) -> ScaledStd:
     scalar = scalar_affine(layer)
     if scalar.weight[0].numel() < 2:
         raise UnsupportedEditError(
-            f"each output reads one value, and a single weight less its mean is zero, in a {type(layer).__name__}"
+            f"each output reads one value, and a single weight less its mean is zero, in a {class_name(layer)}"
         )
     kind = _STANDARDIZED.get(type(scalar))
     if kind is None:
         raise UnsupportedEditError(
-            f"weights are standardized in convolutions and linear layers, not in a {type(layer).__name__}"
+            f"weights are standardized in convolutions and linear layers, not in a {class_name(layer)}"
         )
     return of_class(scalar, kind)

@@ -17,7 +17,7 @@ def layer_scales(model: nn.Module, residual_map: ResidualMap, layer_decay: float
     later one, as in timm. Parameters that no layer reads, such as tokens, come before the blocks unless they are in
     one.
     """
-    modules = dict.fromkeys(block.name.partition("#")[0] for block in residual_map.blocks)
+    modules = dict.fromkeys(block.module for block in residual_map.blocks)
     blocks = {module: number for number, module in enumerate(modules, 1)}
     last = len(blocks) + 1
 

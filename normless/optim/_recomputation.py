@@ -63,7 +63,7 @@ def _runs(model: nn.Module, mapped: ResidualMap) -> list[nn.Sequential]:
     """Return the `nn.Sequential` modules with children that are or contain outermost blocks."""
     runs: dict[nn.Sequential, set[str]] = defaultdict(set)
     for block in mapped.blocks:
-        path = block.name.partition(":")[0]
+        path = block.module
         while path:
             path, _, child = path.rpartition(".")
             parent = model.get_submodule(path)

@@ -31,6 +31,8 @@ def explained(model: nn.Module, error: Exception, ran: set[str]) -> InputsError 
     if len(reason) > LONGEST_REASON:
         reason = f"{reason[:LONGEST_REASON]}…"
     reason, advice = f"{type(error).__name__}: {reason}", "Check that forward takes these inputs."
+    if "required positional argument" in reason:
+        advice = "Pass several inputs one after another, as in (net, x, y), or together as example_inputs=(x, y)."
     if "does not require grad" in reason or "torch.func" in reason:
         reason = "its forward code takes a derivative that cannot be followed"
         parts = _parts(model, forwards[-1][1] if forwards else model, ran) or ["the function that is differentiated"]

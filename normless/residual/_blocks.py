@@ -11,6 +11,8 @@ from normless.recording._places import Place
 
 LayerKind = Literal["weight", "norm", "direction", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
+FORWARD = "forward"
+"""In names of blocks, the forward code of the network itself; no submodule can have this name."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Layer:
         scale_free: the names of the parameters that forward code divides by their own norm.
         reason: why a `direction` is outside the trunk.
         made_by: the call in forward code that makes this layer, a function, and nothing else; None if unknown.
+        beside: whether it does not read the layer before it in its row of the map, as one of several heads.
     """
 
     path: str
@@ -72,6 +75,7 @@ class Layer:
     scale_free: tuple[str, ...] = field(default=(), compare=False)
     reason: str = field(default="", compare=False)
     made_by: Call | None = field(default=None, compare=False)
+    beside: bool = field(default=False, compare=False)
 
     @property
     def key(self) -> Call | tuple[str, int]:
@@ -160,6 +164,12 @@ class ResidualBlock:
     is_global: bool = field(default=False, compare=False)
     interpolates: bool = field(default=False, compare=False)
     levels: tuple[int, ...] = field(default=(0,), compare=False)
+
+    @property
+    def module(self) -> str:
+        """The qualified name of the innermost module whose forward code contains the block; "" for the network."""
+        path = self.name.partition("#")[0]
+        return "" if path == FORWARD else path
 
     @property
     def branches(self) -> tuple[tuple[Layer, ...], ...]:

@@ -68,7 +68,7 @@ class ResidualMap:
         names = tuple(paths)
 
         def kept(block: ResidualBlock) -> tuple[ResidualBlock, ...]:
-            if block.name in names or is_within(block.name.partition("#")[0], names):
+            if block.name in names or is_within(block.module, names):
                 return (block,)
             return tuple(chain.from_iterable(map(kept, block.inner)))
 
@@ -77,9 +77,7 @@ class ResidualMap:
 
         blocks = tuple(chain.from_iterable(map(kept, self.blocks)))
         inside = {layer for block in blocks for layer in block.layers}
-        around = [
-            block for block in self.blocks if any(is_within(name, [block.name.partition("#")[0]]) for name in names)
-        ]
+        around = [block for block in self.blocks if any(is_within(name, [block.module]) for name in names)]
         rest = chosen(dict.fromkeys(layer for block in around for layer in block.layers))
         part = ResidualMap(
             blocks,

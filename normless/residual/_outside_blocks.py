@@ -31,6 +31,7 @@ class OuterLayers:
         stem, trunk, head = list[Layer](), list[Layer](), list[Layer]()
         blocks, sums, flow = self.blocks, self.sums, self.layers.flow
         fork = sums[0].fork if sums else len(flow.operations)
+        latest: dict[int, LayerRun] = {}
         for run in self.layers.runs:
             if run in inside:
                 continue
@@ -44,7 +45,11 @@ class OuterLayers:
             else:
                 first = run.operations[0]
                 in_stem = before < 0 and not (first > fork and flow.depends(first, fork)) and not self._beside(run)
-                (stem if in_stem else head if following == len(sums) else trunk).append(run.layer)
+                row = stem if in_stem else head if following == len(sums) else trunk
+                if (former := latest.get(id(row))) and not flow.depends(run.operations[-1], former.operations[-1]):
+                    run.layer = replace(run.layer, beside=True)
+                row.append(run.layer)
+                latest[id(row)] = run
         return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(head))
 
     def _beside(self, run: LayerRun) -> bool:
@@ -71,8 +76,8 @@ class OuterLayers:
         block = self.blocks[before]
         if not self.layers.flow.depends(run.operations[0], self.sums[before].at):
             return False
-        neighbours = [_module(neighbour) for neighbour in self.blocks[following : following + 1]]
-        if _module(block) not in ("", *neighbours):
+        neighbours = [neighbour.module for neighbour in self.blocks[following : following + 1]]
+        if block.module not in ("", *neighbours):
             return _belongs(run, block)
         kind = run.layer.kind
         if kind == "norm" and any(layer.kind == "norm" for layer in block.branch_layers + block.after_sum):
@@ -91,13 +96,9 @@ class OuterLayers:
         return flow.source(flow[run.operations[0]].parents[0], passes) == total
 
 
-def _module(block: ResidualBlock) -> str:
-    return block.name.partition("#")[0]
-
-
 def _belongs(run: LayerRun, block: ResidualBlock) -> bool:
     """Whether a layer is inside the block's module; False if that is the root, where this is unknown."""
-    module = _module(block)
+    module = block.module
     return module != "" and run.layer.path.startswith((f"{module}.", f"{module}:"))
 
 

@@ -71,8 +71,9 @@ def format_blocks(residual_map: Shown, width: int = WIDTH) -> str:
     """Format a table with one row per block between those of the stem and the head.
 
     The middle of a very deep network is omitted. Blocks inside a branch follow the block around them, indented. Each
-    of several branches has its own line that starts with +. Layers that only compute a factor for the branch are in
-    parentheses. `width` is the number of characters in a line; longer cells continue in the next line.
+    of several branches has its own line that starts with +, and so has a layer that does not read the one before it,
+    as one of several heads. Layers that only compute a factor for the branch are in parentheses. `width` is the
+    number of characters in a line; longer cells continue in the next line.
     """
     rows = _shown_rows(residual_map)
     console = Console(width=width, no_color=True, highlight=False, emoji=False, markup=False)
@@ -148,9 +149,18 @@ def _sequence(layers: tuple[Layer, ...], roles: dict[str, Role]) -> str:
         return ARROW.join([_sequence(first, roles), gap, _sequence(last, roles)])
     parts = []
     for gating, run in groupby(layers, key=lambda layer: layer.gating):
-        text = ARROW.join(_name(layer, roles) for layer in run)
-        parts.append(f"({text})" if gating else text)
-    return ARROW.join(parts)
+        named = list(run)
+        text = _joined([_name(layer, roles) for layer in named], [layer.beside for layer in named])
+        parts.append((f"({text})" if gating else text, named[0].beside))
+    return _joined(*map(list, zip(*parts, strict=True))) if parts else ""
+
+
+def _joined(texts: list[str], beside: list[bool]) -> str:
+    """Join texts by arrows; one that is beside the former begins a line with +."""
+    joined = texts[0]
+    for text, is_beside in zip(texts[1:], beside[1:], strict=True):
+        joined += f"\n+ {text}" if is_beside else f"{ARROW}{text}"
+    return joined
 
 
 def _name(layer: Layer, roles: dict[str, Role]) -> str:

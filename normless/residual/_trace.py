@@ -11,7 +11,7 @@ from torch import nn
 
 from normless.nn import ResidualSum
 from normless.recording._calls import ADDITIONS
-from normless.residual._blocks import Addition, Head, Layer, ResidualBlock
+from normless.residual._blocks import FORWARD, Addition, Head, Layer, ResidualBlock
 from normless.residual._graph import Dataflow, Fixed
 from normless.residual._layers import LayerRun, Layers
 from normless.residual._main_path import main_path, passed_on
@@ -241,7 +241,10 @@ class _Tracer:
         return tuple(run.layer for run in self.layers.along(path))
 
     def _names(self, outer: list[_Block]) -> dict[int, str]:
-        """Name each block by its module; several blocks in one module are `layer.0#1`, …, outermost first."""
+        """Name each block by its module; several blocks in one module are `layer.0#1`, …, outermost first.
+
+        A block in forward code of the network itself is `forward#PATH`, by the first weight layer of its branch.
+        """
         blocks = [*outer, *(inner for block in outer for inner in block.walk() if inner is not block)]
         # A module under several names counts once.
         modules = [self.layers.names.canonical(self._module_of(block)) for block in blocks]
@@ -251,7 +254,12 @@ class _Tracer:
         for block, module in zip(blocks, modules, strict=True):
             seen[module] += 1
             alone = total[module] == 1 or (outermost[module] == 1 and seen[module] == 1)
-            names[block.sum.at] = module if alone else f"{module}#{seen[module]}"
+            names[block.sum.at] = module if alone else f"{module or FORWARD}#{seen[module]}"
+            if not module:
+                layers = (run.layer for run in self.layers.along(block.branch))
+                first = next((layer.path for layer in layers if layer.kind == "weight"), str(seen[module]))
+                own = f"{FORWARD}#{first}"
+                names[block.sum.at] = own if own not in names.values() else f"{own}#{seen[module]}"
         return names
 
     def _module_of(self, block: _Block) -> str:

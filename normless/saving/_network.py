@@ -16,21 +16,23 @@ from torch import Tensor, nn
 
 from normless import schemes
 from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywords, device_of, on_device_of
+from normless._internal.code_digest import digest_of_code
 from normless._internal.copying import copied
 from normless._internal.warn import warn
 from normless.affine._maps import FROZEN
-from normless.code_names import name_code, names_of_data
+from normless.code_names import name_code, names_of_data, remember_code
 from normless.conversion import MARK, convert_on, scheme_of
 from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
 from normless.exclusive import exclusive
 from normless.models._downloads import with_random_weights
 from normless.models._spec import ZOOS, Inputs, build_model, build_with_inputs
 from normless.models._text_classifier import TRANSFORMERS, is_path
-from normless.saving._code_digest import code_named, digest_of_code
+from normless.registry import EXTENSIONS
+from normless.saving._code_digest import code_named
 from normless.saving._folder import WEIGHTS_FILE, read, written
 from normless.saving._recipe import Recipe, State, described, example_of, versions_with
 from normless.saving._state import check_equal, complete, further_buffers, prepare, state_of
-from normless.spec import RECIPE_FILE, absolute
+from normless.spec import RECIPE_FILE, absolute, is_run
 from normless.state import preserve_random_state
 
 _PLAIN = "as_written"
@@ -88,7 +90,9 @@ def save(
         recipe = _tried(net, recipe)
     recipe = replace(recipe, code={name: digest_of_code(file) for name, file in _code(recipe, recipe.model).items()})
     recipe.written(folder)
-    return written(net, recipe, folder), folder / RECIPE_FILE
+    weights = written(net, recipe, folder)
+    remember_code(model or "", recipe.scheme)
+    return weights, folder / RECIPE_FILE
 
 
 def load(
@@ -101,12 +105,15 @@ def load(
 ) -> nn.Module:
     """Load the network that `save` wrote to a folder, on the CPU and in the mode in which it was saved.
 
+    The folder of a run of `normless train` is taken too: its network with the weights of the last checkpoint, in
+    evaluation mode.
+
     Code that the recipe names (`FILE.py:NAME`, `MODULE:NAME`) is executed with `trust_code` or the environment
     variable `NORMLESS_TRUST_CODE=1`, or if it was named in this process before: as `model`, or in a call such as
-    `nl.scheme("FILE.py:NAME")`.
+    `nl.scheme("FILE.py:NAME")`; and if you saved or trained a network of the same file, unchanged, before.
 
     Args:
-        path: the folder.
+        path: the folder of a saved network or of a run.
         model: the network before its conversion, or a text that names it, in place of the model in the recipe. A
             network is not changed; its copy is converted on its device and loaded.
         example_inputs: example inputs in place of those in the recipe; as in `save`.
@@ -134,6 +141,9 @@ def load_with_inputs(
 ) -> tuple[nn.Module, Inputs | None]:
     """Load a network as `load` does, and return it with the example inputs of its conversion, if there are any."""
     folder = Path(path)
+    if is_run(folder):
+        run = EXTENSIONS["run_network"](folder, model, trust_code=trust_code)
+        return run.network, run.inputs if example_inputs is None else example_inputs
     recipe, intact, stored = read(folder, edited=edited)
     original = recipe.model if model is None else model
     if original is None:

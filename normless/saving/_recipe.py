@@ -95,7 +95,9 @@ def read_recipe(folder: Path, *, edited: bool = False) -> Recipe:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise RecipeError(f"There is no saved network in {folder}: it has no {RECIPE_FILE}.") from error
+        raise RecipeError(
+            f"There is no saved network in {folder}: it has no {RECIPE_FILE}, and no config.yaml of a run."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
     kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict}

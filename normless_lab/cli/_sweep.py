@@ -84,7 +84,14 @@ def _add_run(parser: ArgumentParser) -> None:
 
 def _run(namespace: Namespace) -> int:
     """Execute the sweep of the file; return 1 if a run failed."""
-    return run_sweep(sweep_of(namespace.file, namespace), namespace)
+    sweep = sweep_of(namespace.file, namespace)
+    failed = run_sweep(sweep, namespace)
+    if namespace.out.is_dir():
+        # By which `normless report` finds the sweep of the runs.
+        copy = namespace.out / f"{sweep.name}.yaml"
+        if copy.resolve() != namespace.file.resolve():
+            copy.write_bytes(namespace.file.read_bytes())
+    return failed
 
 
 def run_sweep(

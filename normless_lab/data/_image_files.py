@@ -102,7 +102,7 @@ PETS_DIGESTS = {
 _TEST_FOLDERS = ("val", "test")
 # Beside those of torchvision. Pillow knows documents too (.eps, .pdf), for which it starts other programs.
 _EXTENSIONS = (".avif", ".gif", ".jp2")
-_MOST_WORKERS = 8
+_MOST_WORKERS, _WORTH_WORKERS = 8, 256
 
 _Crop = Callable[[Any], Any]
 # An example and the seed of its crop.
@@ -116,30 +116,38 @@ def image_folder(
     resize: int = 256,
     scale: tuple[float, float] = (0.08, 1.0),
     workers: int | None = None,
+    validation: float | None = None,
+    seed: int = 0,
 ) -> ImageData:
     """Class folders ``root/train/<class>`` and ``root/val/<class>`` (or ``test``), or Oxford-IIIT Pet's own files.
+
+    With `validation`, class folders ``root/<class>``, as torchvision's ImageFolder reads them, or ``root/train``
+    alone: this share of the images of each class is the test set.
 
     Training images are cropped at random (RandomResizedCrop), test images resized and cropped in the centre.
     Normalization is by ImageNet's mean and standard deviation. With both ``val`` and ``test``, ``val`` is the
     test set, since ImageNet's ``test`` has no labels. Nothing is downloaded.
 
     Args:
-        root: has ``train`` and ``val``/``test``, or ``images`` and ``annotations``.
+        root: has ``train`` and ``val``/``test``, or ``images`` and ``annotations``; or a folder for each class.
         size: side in pixels of the images that come out.
         resize: shorter side in pixels to which a test image is resized before its centre is cut out.
         scale: the least and the greatest part of a training image's area that a crop takes.
-        workers: processes that decode; by default one per core of this process, at most 8.
+        workers: processes that decode; by default one per core of this process, at most 8, and none for few images.
+        validation: share of the images of each class, above 0 and below 1, for a folder without a test set.
+        seed: of the choice of these images.
 
     Raises:
         ValueError: the sizes make no sense.
     """
     crops = _crops(size, resize, scale)
-    sets = _class_folders(root) or _pets(root)
+    sets = _class_folders(root) or _pets(root) if validation is None else _held_out(root, validation, seed)
     if sets is None:
         raise DataNotFoundError(
             f"{root} has neither train/<class>/ with {' or '.join(_TEST_FOLDERS)}/<class>/, nor images/ with "
-            "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Name the right folder "
-            f"{BY_ROOT}."
+            "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Of a folder for each class, as "
+            "torchvision's ImageFolder reads it, --validation 0.2 (in Python, validation=0.2) holds a fifth of each "
+            f"class out as the test set; else name the right folder {BY_ROOT}."
         )
     return _images("image_folder", f"image files of {root.resolve().name}", sets, size, crops, workers)
 
@@ -223,7 +231,11 @@ class FileImages(ImageData):
     def _load(
         self, decoder: _Decoder, keys: list[list[_Key]], device: torch.device
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        workers = min(_MOST_WORKERS, available_cores()) if self.workers is None else self.workers
+        workers = self.workers
+        if workers is None:
+            # Starting a worker takes as long as reading some hundred files.
+            many = sum(map(len, keys)) >= _WORTH_WORKERS
+            workers = min(_MOST_WORKERS, available_cores()) if many else 0
         batches = batches_of(decoder, keys, workers=workers, pin_memory=device.type == "cuda")
         for images, labels in batches:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -314,6 +326,31 @@ def _class_folders(root: Path) -> _Sets | None:
         difference = ", ".join(sorted(set(names) ^ set(test_names))[:5])
         raise DataFormatError(f"The class folders of {train} and {test} differ, for instance in {difference}.")
     return _files(train, names), _files(test, names), len(names)
+
+
+def _held_out(root: Path, share: float, seed: int) -> _Sets:
+    """Return the files of class folders in two parts, a share of each class in the second, and how many they are."""
+    if not 0 < share < 1:
+        raise ValueError(f"Expected validation, a share of the images, above 0 and below 1, got {share}.")
+    tests = [name for name in _TEST_FOLDERS if (root / "train").is_dir() and (root / name).is_dir()]
+    if tests:
+        raise ValueError(f"{root} has a test set, {tests[0]}/; leave validation={share} out.")
+    if not root.is_dir():
+        raise DataNotFoundError(f"There is no folder {root}; name the right folder {BY_ROOT}.")
+    folder = root / "train" if (root / "train").is_dir() else root
+    names = _classes(folder)
+    files, generator = _files(folder, names), torch.Generator().manual_seed(seed)
+    parts: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for number, name in enumerate(names):
+        rows = (files.labels == number).nonzero().flatten()
+        if len(rows) < 2:
+            raise DataFormatError(f"{folder / name} has one image; each class needs one to train and one to test.")
+        order = rows[torch.randperm(len(rows), generator=generator)]
+        first = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        parts[0].append(order[first:].sort().values)
+        parts[1].append(order[:first].sort().values)
+    train, test = (files.take(torch.cat(rows)) for rows in parts)
+    return train, test, len(names)
 
 
 def _classes(folder: Path) -> list[str]:

@@ -207,6 +207,8 @@ def finish(
         axes.set_ylim(low / 10, high * 10)
     bottom, top = frame.get("y_limits", (None, None))
     axes.set_ylim(None if "y" in log and not bottom else bottom, top)
+    if "y_limits" in frame:
+        _show_whole_marks(axes)
     _set_ticks(axes.xaxis, frame.get("x_ticks", "auto"), values, log="x" in log)
     _set_ticks(axes.yaxis, frame.get("y_ticks", "auto"), np.array([]), log="y" in log)
     across, up = frame.get("x_label", label_of(x)), frame.get("y_label", label_of(y))
@@ -218,6 +220,18 @@ def finish(
     elif frame.get("names", "none") != "none":
         add_legend(axes, beside=frame["names"] == "beside")
     return axes
+
+
+def _show_whole_marks(axes: Axes) -> None:
+    """Let marks at a limit of the axes be drawn whole: half of one at 100 % would be cut off."""
+    limits = {"x": axes.get_xlim(), "y": axes.get_ylim()}
+    for line in axes.lines:
+        data = {"x": line.get_xdata(), "y": line.get_ydata()}
+        values = {name: np.asarray(column, dtype=float) for name, column in data.items()}
+        inside = [(values[name] >= min(ends)) & (values[name] <= max(ends)) for name, ends in limits.items()]
+        known = ~np.isnan(values["y"])
+        has_marks = line.get_marker() not in ("None", "none", "", None)
+        line.set_clip_on(not (has_marks and all(within[known].all() for within in inside)))
 
 
 def _end(line: Line2D) -> float:

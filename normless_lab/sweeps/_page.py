@@ -32,9 +32,14 @@ class SweepFigure(NamedTuple):
 
 
 def write_sweep_page(
-    result: SweepResult, folder: Path, *, metric: str = "test_accuracy", further: Sequence[SweepFigure] = ()
+    result: SweepResult,
+    folder: Path,
+    *,
+    metric: str = "test_accuracy",
+    further: Sequence[SweepFigure] = (),
+    page: str = "index.html",
 ) -> tuple[Path, ...]:
-    """Write the figures of a sweep as SVG and PNG and its page as ``index.html``; return the paths.
+    """Write the figures of a sweep as SVG and PNG and its page as `page`; return the paths, that of the page last.
 
     The first figure shows the optimum against the first axis with numbers as labels; without such an axis, it shows
     the test accuracy against the rate.
@@ -44,6 +49,7 @@ def write_sweep_page(
         folder: the folder of the files.
         metric: a column of the table of runs, which selects the optimum.
         further: more figures for the page.
+        page: the name of the page's file.
 
     Raises:
         ValueError: no run is finished.
@@ -58,7 +64,7 @@ def write_sweep_page(
         for figure in figures
         for kind, save in (("svg", save_svg), ("png", save_png))
     ]
-    page = Page(
+    contents = Page(
         title=result.sweep.name,
         finding=view.finding(),
         caution=view.caution(),
@@ -66,7 +72,7 @@ def write_sweep_page(
         tables=[view.table()],
         facts=_facts(result),
     )
-    return (*paths, write_page(page, folder / "index.html"))
+    return (*paths, write_page(contents, folder / page))
 
 
 class _View:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, answer, check_names, status_line
 from normless.errors import NormlessError
+from normless.spec import RUN_FILE
 from normless_lab.train._config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class TrainCommand:
             "--out",
             type=Path | None,
             default=None,
-            help="directory of the run, which is resumed if it was interrupted; runs/DATA-SCHEME-HASH if left out",
+            help="directory of the run, which is resumed if it was interrupted; if left out that of the run whose "
+            "config.yaml is the --config, else runs/DATA-SCHEME-HASH",
         )
         group.add_argument(
             "--probes",
@@ -125,7 +127,7 @@ class TrainCommand:
             raise NormlessError(
                 f"Choose the network to train by --model NAME or --config FILE.yaml; the default is {config.model}."
             )
-        directory = namespace.out or default_directory(config)
+        directory = namespace.out or _directory_of_config(namespace, config) or default_directory(config)
         with status_line("preparing the run"):
             from normless_lab.train._run_listener import ProgressBar
             from normless_lab.train._training_run import train
@@ -200,6 +202,20 @@ def descriptions(kind: type[Any]) -> dict[str, str]:
         for base in reversed(kind.__mro__)
         for parameter in docstring_parser.parse(base.__doc__ or "").params
     }
+
+
+def _directory_of_config(namespace: Namespace, config: RunConfig) -> Path | None:
+    """Return the folder of the run whose config.yaml ``--config`` names, if the settings are those of that run."""
+    from normless_lab.process import read_yaml
+
+    for file in namespace.config or ():
+        path = Path(str(file))
+        if path.name == RUN_FILE and (path.parent / "contents.json").is_file():
+            former = type(config).from_dict(dict(read_yaml(path)))
+            former = replace(former, epochs=config.epochs) if namespace.lengthen else former
+            if former.hash_of_fields == config.hash_of_fields:
+                return path.parent
+    return None
 
 
 def default_directory(config: RunConfig) -> Path:

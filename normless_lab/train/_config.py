@@ -173,6 +173,8 @@ class TrainConfig(ExamplesConfig[RunResult]):
         scheme: the edits made to it before training, such as skipinit or skipinit(alpha=1); for a saved network the
             one it has, or left out.
         data: the data set as text, such as digits or cifar10.
+        validation: share of the images of each class, chosen by the seed, that is the test set; for image_folder with
+            a folder for each class and no test set. Off if null.
         ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
         optimizer: the optimizer as text, a class of torch.optim with its arguments, as in
             AdamW(lr=1e-3, weight_decay=0.05), or FILE.py:NAME. Its lr, weight_decay, momentum and nesterov are the
@@ -203,14 +205,20 @@ class TrainConfig(ExamplesConfig[RunResult]):
     FOLDERS: ClassVar[tuple[str, ...]] = ("image_folder",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "network": ("dropout",),
-        "data": ("mixup", "cutout", "crop", "flip"),
+        "data": ("validation", "mixup", "cutout", "crop", "flip"),
         "machine": ("compile", "graph", "sync_batch_norm"),
     }
-    ADDED: ClassVar[Mapping[str, Any]] = {"sync_batch_norm": False, "nesterov": False, "optimizer": SGD}
+    ADDED: ClassVar[Mapping[str, Any]] = {
+        "sync_batch_norm": False,
+        "nesterov": False,
+        "optimizer": SGD,
+        "validation": None,
+    }
 
     model: Text = "normless:wide_resnet(depth=16, width=4)"
     scheme: Text = "batch_norm"
     data: Text = "digits"
+    validation: float | None = None
     batch_size: PositiveInt = 128
     ghost_batch_size: PositiveInt | None = None
     epochs: PositiveInt = 200
@@ -247,6 +255,8 @@ class TrainConfig(ExamplesConfig[RunResult]):
                 f"ghost_batch_size={self.ghost_batch_size} turns scheme batch_norm into ghost batch norm, but the "
                 f"scheme is {self.scheme!r}; leave one of the two out."
             )
+        if self.validation is not None and not 0 < self.validation < 1:
+            yield f"Expected validation, a share of the images, above 0 and below 1, got {self.validation:g}."
         if self.nesterov and not self.momentum:
             yield f"Nesterov's momentum needs a momentum above 0, got momentum={self.momentum:g}."
         if self.sync_batch_norm and (self.compile or self.recompute != "never"):

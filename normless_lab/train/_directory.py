@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from normless.code_names import names_of_data
+from normless.code_names import names_of_data, remember_code
 from normless.errors import NormlessError
 from normless.saving import Digests, replaced
 from normless_lab.process import read_yaml
@@ -185,6 +185,7 @@ class RunDirectory:
                 self.result.unlink(missing_ok=True)
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        remember_code(*(value for value in config.to_dict().values() if isinstance(value, str)))
 
     def end(self) -> None:
         """Release the directory for other processes."""

@@ -128,7 +128,7 @@ def compile_blocks(model: nn.Module, residual_map: ResidualMap, *, backend: str 
 
 def _blocks(model: nn.Module, mapped: ResidualMap) -> list[nn.Module]:
     """Return the outermost modules that are blocks and are called; none if some block is not such a module."""
-    paths = {block.name.partition(":")[0] for block in mapped.blocks}
+    paths = {block.module for block in mapped.blocks}
     called = None if mapped.flow is None else mapped.flow.called
     if "" in paths or not (called is None or paths <= set(called)):
         return []

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,8 +20,10 @@ from normless.models import build_model
 from normless.optim import adaptive_gradient_clipping
 from normless.residual import ResidualMap
 from normless.schemes import Scheme
+from normless.spec import format_call, parse_call
 from normless_lab.data import Augmentation, Batch, ImageData, default_root, load_data
 from normless_lab.train._config import ExamplesConfig, TrainConfig
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._objective import count_correct, evaluate
 from normless_lab.train._optimizers import build
 from normless_lab.train._result import EpochRow, RunResult, chance_accuracy, finished_outcome
@@ -105,7 +106,7 @@ class ImageTask(ClassificationTask[ImageConfig]):
     def load_data(self) -> ImageData:
         """Load the data set that the configuration names; the runs of one process share the last two."""
         root = default_root() if self.config.data_root is None else Path(self.config.data_root)
-        return _loaded(self.config.data, root)
+        return _loaded(data_text(self.config), root)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Return the images [B, C, H, W] of the first training batch, without augmentation."""
@@ -173,6 +174,15 @@ class ImageTask(ClassificationTask[ImageConfig]):
         """Limit the gradients relative to the weights if the configuration says so."""
         if self.config.clip is not None:
             adaptive_gradient_clipping(parameters, self.config.clip)
+
+
+def data_text(config: Any) -> str:
+    """Return the text of a run's data set, with the share of its images that are held out."""
+    share, text = getattr(config, "validation", None), str(config.data)
+    if share is None:
+        return text
+    name, options = parse_call(text)
+    return format_call(name, options | {"validation": share, "seed": config.seed})
 
 
 @lru_cache(maxsize=2)

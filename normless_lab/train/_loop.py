@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins import DoublePrecision, MixedPrecision
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -26,6 +24,7 @@ from normless.residual import ResidualMap, residual_map
 from normless.state import has_generators
 from normless_lab.train._config import RunConfig
 from normless_lab.train._execution import compile_blocks, recompute_where_needed, synchronized, tensor_cores
+from normless_lab.train._fabric import DoublePrecision, Fabric, MixedPrecision
 from normless_lab.train._objective import EpochRecord, accumulate_gradients, gathered, in_memory_order, l2_term
 from normless_lab.train._pauses import GO_ON, STOPS, Pauses, stop_of
 from normless_lab.train._run_files import Sharded, save_checkpoint, write_table

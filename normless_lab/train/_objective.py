@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.probes import first_diverged
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._run_listener import RunListener
 from normless_lab.train._task import EpochTraining, Task
 from normless_lab.train._turns import CardEvent, event_on, hand_over
@@ -108,8 +108,17 @@ def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def l2_term(optimizer: Optimizer) -> Tensor:
-    """Return Σ over parameter groups of λ/2·‖p‖², a scalar; its gradient is the optimizer's weight decay λ·p."""
-    groups: list[dict[str, Any]] = [group for group in optimizer.param_groups if group["weight_decay"]]
+    """Return Σ over parameter groups of λ/2·‖p‖², a scalar; its gradient is the optimizer's weight decay λ·p.
+
+    It is 0 for a decay that is decoupled from the gradient, as AdamW's, which is no term of the loss.
+    """
+    # Fabric's wrapper has torch's optimizer inside.
+    decoupled = isinstance(getattr(optimizer, "optimizer", optimizer), (torch.optim.AdamW, torch.optim.Adafactor))
+    groups: list[dict[str, Any]] = [
+        group
+        for group in optimizer.param_groups
+        if group["weight_decay"] and not group.get("decoupled_weight_decay", decoupled)
+    ]
     terms = [
         torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups
     ]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Outcome = Literal["trained", "chance", "diverged"]
 
 SIGNIFICANCE = 1e-3
+# Of fewer test examples, by which even a good network is hardly below the first.
+FEW, SIGNIFICANCE_OF_FEW = 100, 0.05
 
 WINDOW = 0.1  # share of the epochs
 RELATIVE_FALL = 0.01
@@ -65,7 +67,8 @@ class EpochRow(Row):
 
     Attributes:
         training_accuracy: with mixup against the larger share of the target.
-        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step.
+        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step;
+            the same number without decay or with a decoupled one, as AdamW's.
         test_loss: mean cross entropy on the test set after the epoch, without label smoothing.
         test_accuracy: share of test examples for which the correct class has the largest logit.
         test_accuracy_top5: share for which it is among the five largest; None with five classes or fewer.
@@ -163,7 +166,9 @@ class RunResult(TrainingResult[EpochRow]):
             words["among the top five"] = f"{self.test_accuracy_top5:.2%}"
         if self.epochs:
             last = self.epochs[-1]
-            words["training loss"] = f"{last.training_loss:.4f}, with the L2 term {last.training_loss_with_l2:.4f}"
+            differs = last.training_loss_with_l2 != last.training_loss
+            term = f", with the L2 term {last.training_loss_with_l2:.4f}" if differs else ""
+            words["training loss"] = f"{last.training_loss:.4f}{term}"
         return words
 
 
@@ -189,13 +194,20 @@ def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
     """Return `trained` if the test accuracy is significantly above that of the best constant guess, else `chance`.
 
     One-sided binomial test: with n test labels, test accuracy k/n, and the most common class a share p of the labels,
-    the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p).
+    the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p), or 0.05 if n < 100.
     """
-    from scipy.stats import binomtest
-
     right = round(test_accuracy * len(labels))
-    test = binomtest(right, len(labels), chance_accuracy(labels), alternative="greater")
-    return "trained" if test.pvalue < SIGNIFICANCE else "chance"
+    chance = _tail(right, len(labels), chance_accuracy(labels))
+    return "trained" if chance < (SIGNIFICANCE if len(labels) >= FEW else SIGNIFICANCE_OF_FEW) else "chance"
+
+
+def _tail(right: int, count: int, share: float) -> float:
+    """Return P(X ≥ right) for X ~ Binomial(count, share); scipy.stats takes seconds to import."""
+    if right <= 0 or share >= 1:
+        return 1.0
+    ways = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(right, count + 1))
+    logs = (way + k * math.log(share) + (count - k) * math.log1p(-share) for k, way in enumerate(ways, right))
+    return min(1.0, math.fsum(map(math.exp, logs)))
 
 
 def has_plateaued(training_losses: Sequence[float]) -> bool | None:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -23,6 +21,7 @@ from torch.utils._pytree import tree_map
 from normless.residual import ResidualMap
 from normless.saving import Digests, replaced
 from normless_lab.train._directory import RunDirectory, RunDirectoryError
+from normless_lab.train._fabric import Fabric, ModelParallelStrategy
 from normless_lab.train._optimizers import restored_exactly
 
 
@@ -39,7 +38,7 @@ class Sharded(ModelParallelStrategy):
         super().__init__(self._shard, data_parallel_size=processes, tensor_parallel_size=1)
 
     def _shard(self, network: nn.Module, mesh: Any) -> Any:
-        paths = {block.name.partition(":")[0] for block in self.structure.blocks} - {""}
+        paths = {block.module for block in self.structure.blocks} - {""}
         # Inner modules first: an outer group takes the remaining parameters.
         for path in sorted(paths, key=lambda path: -path.count(".")):
             fully_shard(network.get_submodule(path), mesh=mesh["data_parallel"], reshard_after_forward=True)

@@ -19,7 +19,16 @@ from typing_extensions import TypedDict
 
 from normless.optim import decays_of
 from normless.saving import modules_of
-from normless.spec import format_call, is_saved, parse_call, split_source, split_terms
+from normless.spec import (
+    RUN_FILE,
+    format_call,
+    holds_network,
+    is_run,
+    is_saved,
+    parse_call,
+    split_source,
+    split_terms,
+)
 from normless_lab.train._schedules import schedule_of
 
 
@@ -284,7 +293,7 @@ def _paths(text: str) -> Iterator[Path]:
         whole = whole.removeprefix("transformers:").strip()
         if "/" in whole or whole.endswith(".json"):
             yield Path(whole)
-    elif is_saved(whole):
+    elif holds_network(whole):
         yield Path(whole)
 
 
@@ -294,6 +303,8 @@ def _files(path: Path) -> list[Path]:
         return modules_of(path) if path.suffix == ".py" else [path]
     if is_saved(path):
         return sorted(file for file in path.iterdir() if file.suffix in (".json", ".safetensors"))
+    if is_run(path):
+        return [file for file in (path / RUN_FILE, path / "checkpoint.pt") if file.is_file()]
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 
@@ -312,7 +323,7 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=64)
 def _digest(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
     """Return the SHA-256 of the names, lengths and contents of the files, independent of the folder's location."""
-    whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or is_saved(path)
+    whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or holds_network(path)
     for name, size, _ in stamp:
         folder = path.parent if path.is_file() else path
         own = "" if Path(name) == path else Path(name).relative_to(folder).as_posix()

@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless import schemes
+from normless.code_names import names_of_data
 from normless.conversion import convert
 from normless.optim import param_groups
 from normless.registry import Registry
 from normless.residual import ResidualMap
 from normless.saving import load, read_recipe
 from normless.schemes import Scheme
-from normless.spec import is_saved
+from normless.spec import RUN_FILE, holds_network, is_saved
 from normless.state import running
+from normless_lab.process import read_yaml
 from normless_lab.train._config import RunConfig
 from normless_lab.train._directory import RunDirectory
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._result import TrainingResult
 from normless_lab.train._schedules import rate_multiplier
 
@@ -228,19 +230,27 @@ def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap, **o
 
 
 def saved_folder(model: str) -> Path | None:
-    """Return the folder of a network saved by `normless.save` that the text of a model names, or None."""
+    """Return the folder of a saved network, or of a run, that the text of a model names, or None."""
     folder = Path(model.strip())
-    return folder if is_saved(folder) else None
+    return folder if holds_network(folder) else None
 
 
 def applied_scheme(config: RunConfig) -> str:
     """Return the scheme of the trained network: that of the configuration, or that of the saved network."""
     folder = saved_folder(config.model)
-    return config.scheme_text if folder is None else read_recipe(folder).scheme
+    if folder is None:
+        return config.scheme_text
+    return read_recipe(folder).scheme if is_saved(folder) else applied_scheme(config_in(folder, type(config)))
+
+
+def config_in(folder: Path, kind: type[Config]) -> Config:
+    """Return the configuration of a run of this kind; a ValueError for another."""
+    with names_of_data(folder / RUN_FILE):
+        return kind.from_dict(dict(read_yaml(folder / RUN_FILE)))
 
 
 def load_saved(config: RunConfig, folder: Path) -> nn.Module:
-    """Load the saved network, in torch's default dtype; a run that would edit it is a ValueError."""
+    """Load the network of a folder, in torch's default dtype; a run that would edit it is a ValueError."""
     saved, requested = applied_scheme(config), config.scheme_text
     default = next(field.default for field in fields(config) if field.name == "scheme")
     if requested != default and schemes.scheme(requested).edits != schemes.scheme(saved).edits:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from normless.code_names import names_of_data
@@ -20,6 +20,7 @@ from normless.state import preserve_random_state
 from normless_lab.train._config import Result, RunConfig, TrainConfig
 from normless_lab.train._directory import RunDirectory, RunDirectoryError
 from normless_lab.train._execution import arithmetic, denormals_flushed, device_name
+from normless_lab.train._fabric import Fabric
 from normless_lab.train._image_task import ImageTask
 from normless_lab.train._loggers import Logger, loggers_of
 from normless_lab.train._loop import Training, assemble, check_measurable, make_fabric, train_epoch
@@ -284,20 +285,29 @@ def network_and_data(
     directory: Path | str, config_type: type[RunConfig] = TrainConfig, *, trust_code: bool = False
 ) -> tuple[nn.Module, Any]:
     """Return the `trained_network` and the data of its task."""
-    place = _place(directory, config_type)
-    config = place.stored_config()
+    config = _place(directory, config_type).stored_config()
+    network, task = network_and_task(directory, config, trust_code=trust_code)
+    return network, task.data
+
+
+def network_and_task(
+    directory: Path | str, config: RunConfig, *, trust_code: bool = False, original: nn.Module | None = None
+) -> tuple[nn.Module, Task[Any]]:
+    """Return the network of a run at its last checkpoint, and its task; `original` in place of the model it names."""
+    place = _place(directory, type(config))
     checkpoint = intact_checkpoint(place)
     if checkpoint is None:
         raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
-    kind = task_of(config_type)
     with names_of_data(place.config, trust_code=trust_code), preserve_random_state():
-        task = kind(replace(config, model=with_random_weights(config.model)), place)
+        task = task_of(type(config))(replace(config, model=with_random_weights(config.model)), place)
+        if original is not None:
+            task.original = lambda: deepcopy(original)  # type: ignore[method-assign]
         network = task.build_network()
     weights = load_weights(checkpoint)
     with readable(checkpoint):
         dtype = next((weights[name].dtype for name, _ in network.named_parameters()), None)
         network.to(dtype).load_state_dict(weights)
-    return network.eval(), task.data
+    return network.eval(), task
 
 
 def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory:

@@ -1,4 +1,4 @@
-"""``normless report``: pages of the results in a folder, or of a file of runs without training."""
+"""``normless report``: pages of results of the papers, of a run or of a sweep."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, answer
 from normless.errors import NormlessError
+from normless.registry import EXTENSIONS
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -21,7 +22,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="DIR",
-        help="folder of results, the --out of normless reproduce; several, as of several machines, are merged",
+        help="folder of results, the --out of normless reproduce; several, as of several machines, are merged. Or "
+        "the folder of a run of normless train, or the folder or YAML file of a sweep",
     )
     parser.add_argument(
         "--from",
@@ -105,7 +107,12 @@ def _pages(namespace: Namespace) -> list[Path]:
 
     directories, source = namespace.directories, namespace.source
     if not directories and source is None:
-        raise NormlessError("Expected a folder of results, or --from with a file of runs.")
+        raise NormlessError("Expected a folder of results, of a run or of a sweep, or --from with a file of runs.")
+    if len(directories) == 1 and source is None:
+        # Other files are of results of the papers.
+        pages: list[Path] = EXTENSIONS["report"](directories[0], namespace.page)
+        if pages:
+            return pages
     page = namespace.page or (source.with_suffix(".html") if source is not None else directories[0] / "index.html")
     with _results_of(directories, source) as folder:
         written = write_pages_of(folder, page)

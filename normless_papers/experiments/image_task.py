@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from normless.probes import probe
 from normless_lab.train import EpochRow, ImageTask
 from normless_papers.experiments.image_runs import PaperConfig, PaperResult
 from normless_papers.results.reproduction import table_to_dict
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 # Images of a pass that is recorded.
 RECORDED = 256

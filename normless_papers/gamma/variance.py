@@ -159,7 +159,7 @@ def _through_stages(network: nn.Module, structure: ResidualMap, batch: MeasuredB
     from its input (`by_step`), by equation 11 from the start of the stage (`by_recursion`), and `with_mean` by the
     equation with the term that the text neglects; `left`, the share of what was added at the start of the stage.
     """
-    calls, _ = observed(network, [network.get_submodule(block.name) for block in structure.blocks], batch.inputs)
+    calls, _ = observed(network, [network.get_submodule(block.module) for block in structure.blocks], batch.inputs)
     gammas = gammas_of(network, structure, "last")
     rows: list[dict[str, Any]] = []
     place = 0
@@ -172,7 +172,7 @@ def _through_stages(network: nn.Module, structure: ResidualMap, batch: MeasuredB
             larger, start = ENLARGED * x, _second_moment(x)
             recursion = start
         square = float(gamma.double().square().mean())
-        module = network.get_submodule(block.name)
+        module = network.get_submodule(block.module)
         after, larger = module(x), module(larger)
         recursion = (recursion + square) / 2
         rows.append(

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from normless.errors import DataFormatError
@@ -23,6 +22,9 @@ from normless_papers.text.config import TextConfig, TextResult
 from normless_papers.text.text_run import TextRun
 from normless_papers.text.text_sets import LabelledText
 from normless_papers.text.tokens import SPECIAL_TOKENS, BytePairs, Integers, padded, tensors
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from normless.models import build_model
@@ -31,6 +30,9 @@ from normless_papers.text.tokens import (
 )
 from normless_papers.text.translating import Bleu, bleu, sacrebleu, translate
 from normless_papers.text.translation_batches import SetName, TranslationBatch, TranslationData
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 TRANSLATIONS_FILE = "translations.txt"
 

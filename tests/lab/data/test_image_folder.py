@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from normless.errors import DataFormatError
+from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data import Augmentation, Batch, ImageData, load_data
 
 SMALL: dict[str, Any] = {"size": 8, "resize": 10, "workers": 0}
@@ -162,3 +162,38 @@ def test_pets_are_read_and_their_wrong_lists_are_named(tmp_path: Path) -> None:
     (folder / "annotations" / "trainval.txt").write_text("beagle_7 3 1 3\n")
     with pytest.raises(DataFormatError, match=r"trainval.txt lists .*beagle_7\.jpg, which does not exist"):
         load_data("pets", root=tmp_path, **SMALL)
+
+
+def test_a_share_of_each_class_is_held_out_by_the_seed(tmp_path: Path) -> None:
+    sizes = (10, 5, 2)
+    for label, size in enumerate(sizes):
+        for number in range(size):
+            save(tmp_path / f"class{label}" / f"{number}.png", 60 * label + 5 * number)
+    (tmp_path / ".DS_Store").write_text("no class")
+
+    def parts(seed: int, share: float = 0.2) -> tuple[set[str], set[str]]:
+        data: Any = load_data("image_folder", root=tmp_path, validation=share, seed=seed, **SMALL)
+        train, test = (
+            {str(Path(path).relative_to(tmp_path)) for path in each.paths} for each in (data.train, data.test)
+        )
+        assert not train & test
+        assert len(train | test) == sum(sizes)
+        assert [sum(path.startswith(f"class{label}") for path in test) for label in range(3)] == [2, 1, 1]
+        return train, test
+
+    assert parts(0) == parts(0)
+    assert parts(0) != parts(1)
+    with pytest.raises(DataNotFoundError, match=r"validation 0\.2"):
+        load_data("image_folder", root=tmp_path, **SMALL)
+    with pytest.raises(ValueError, match=r"above 0 and below 1, got 1\.5"):
+        parts(0, 1.5)
+
+
+def test_nothing_is_held_out_of_a_folder_with_a_test_set_or_of_a_class_of_one(folders: Path) -> None:
+    with pytest.raises(ValueError, match="has a test set, val/"):
+        load_data("image_folder", root=folders, validation=0.2, **SMALL)
+    (folders / "val").rename(folders / "unused")
+    for number in range(2):
+        (folders / "train" / "class1" / f"{number}.png").unlink()
+    with pytest.raises(DataFormatError, match="class1 has one image"):
+        load_data("image_folder", root=folders, validation=0.2, **SMALL)

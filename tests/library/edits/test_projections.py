@@ -242,7 +242,8 @@ def test_fixup_scales_values_and_no_queries_and_keys(kind: type[Network]) -> Non
 @pytest.mark.parametrize("kind", [Bare, BareFused, Summed, SummedPacked])
 def test_a_scalar_bias_before_a_bare_parameter_is_refused_by_name(kind: type[Network]) -> None:
     name = next(name for name, own in kind().named_parameters() if "." not in name)
-    with pytest.raises(UnsupportedEditError, match=rf"ScalarBiases\(\) is not possible at :{name}: .*biases=False"):
+    where = f"fixup is not possible at {name} in the forward code of this "
+    with pytest.raises(UnsupportedEditError, match=f"{where}.*biases=False"):
         nl.convert(kind(), "fixup", IDS)
 
 

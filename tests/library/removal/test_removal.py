@@ -159,3 +159,21 @@ def test_compiled_and_distributed_networks_are_as_the_plain_one(net: Any, tmp_pa
     assert [one.after for one in histories[1]] == pytest.approx([one.after for one in histories[0]], rel=1e-4)
     for a, b in zip(net.parameters(), nets[1].parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_it_says_how_many_steps_are_left_and_no_number_that_was_not_measured(net: Any) -> None:
+    """Three steps of measuring and two for each norm, if no freezing is taken back and all tokens are alike."""
+    removal = nl.remove_norms(net, TOKENS, start=3, interval=2, tolerance=1e9, first_token=False, spread_weight=0.0)
+    count = len(removal.left)
+    assert f"{count} norms, 0 frozen, step 0; at least {3 + 2 * count} more steps" in str(removal)
+    steps = 0
+    while not removal.done:
+        before = removal.steps_left
+        removal.loss(net(TOKENS).float().mean())
+        removal.step()
+        steps += 1
+        assert removal.steps_left == before - 1
+        assert "nan" not in str(removal)
+    assert steps == 3 + 2 * count
+    assert f"{count} frozen, step {steps}; done: finish() ends it" in str(removal)
+    removal.finish()

@@ -76,7 +76,7 @@ def homes_of(found: ResidualMap) -> dict[str, list[ResidualBlock]]:
 
 
 def _module_around(block: ResidualBlock) -> str:
-    paths = [block.name.partition("#")[0], *(layer.path.partition(":")[0] for layer in block.layers)]
+    paths = [block.module, *(layer.path.partition(":")[0] for layer in block.layers)]
     common = takewhile(lambda names: len(set(names)) == 1, zip(*(path.split(".") for path in paths), strict=False))
     return ".".join(names[0] for names in common)
 
