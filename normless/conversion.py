@@ -275,16 +275,16 @@ def _name_of(model: nn.Module, part: Part) -> str:
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Apply the scheme's edits."""
     never_fuse(surgery.model)
-    surgery.log.scheme = scheme.text
+    surgery.log.scheme = scheme.as_called
     with collection_paused():
         for edit in scheme.edits:
             try:
                 surgery.run(edit)
             except UnsupportedEditError as error:
                 # People wrote the scheme, not its edits.
-                if str(error).startswith(f"{scheme.text} is not possible"):
+                if error.scheme:
                     raise
-                raise UnsupportedEditError(f"{scheme.text} is not possible: {error}") from error
+                raise UnsupportedEditError(f"{scheme.as_called} is not possible: {error}") from error
     return surgery
 
 

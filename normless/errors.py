@@ -27,7 +27,13 @@ class NormlessError(Exception):
 
 
 class UnsupportedEditError(NormlessError, ValueError):
-    """A network offers no place for an edit; the message names the module and the reason."""
+    """A network offers no place for an edit; the message names the module and the reason.
+
+    Attributes:
+        scheme: the scheme that the message names, or "".
+    """
+
+    scheme: str = ""
 
 
 class AlreadyConvertedError(NormlessError, ValueError):

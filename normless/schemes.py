@@ -57,6 +57,12 @@ class Scheme:
         """The scheme's name, without its arguments and the edits that follow it."""
         return parse_call(split_terms(self.text)[0])[0]
 
+    @property
+    def as_called(self) -> str:
+        """What a person wrote: the text, or the function that made the scheme of a trained network of it."""
+        name, arguments = parse_call(split_terms(self.text)[0])
+        return f"refit by {arguments['scheme']}" if name == "trained" else self.text
+
     def extended(self, *edits: Edit) -> Scheme:
         """Return the scheme with further edits after its own."""
         texts = [self.text, *(edit.text for edit in edits)]

@@ -325,6 +325,7 @@ def _replace_norms(
     inputs, kwargs = on_device_of(network, inputs, kwargs)
     found = residual_map(network, *inputs, **kwargs)
     surgery = Surgery(network, found.within(only) if only else found, (inputs, dict(kwargs)), only=only)
+    surgery.log.scheme = "remove_norms"
     surgery.run(edit)
     never_fuse(network)
     return Plan(surgery.log.changes)

@@ -44,7 +44,9 @@ class Log:
     def unsupported(self, path: str, reason: str) -> UnsupportedEditError:
         """Return the error that the edit is not possible at a module, with the reason."""
         what = self.scheme or type(self.edit).__name__
-        return UnsupportedEditError(f"{what} is not possible {self._place(path)}: {reason}.")
+        error = UnsupportedEditError(f"{what} is not possible {self._place(path)}: {reason}.")
+        error.scheme = self.scheme
+        return error
 
     def _place(self, path: str) -> str:
         """Say where a layer or block is: `at layer1.0.bn1, a BatchNorm2d`, or in the forward code of a module."""

@@ -128,13 +128,13 @@ def number_of_groups(channels: int, groups: int, shape: tuple[int, ...] | None, 
         return used
     counts = (count for count in range(used, 1, -1) if channels % count == 0)
     best = next((count for count in counts if channels // count >= _VALUES_PER_GROUP), 1)
-    if channels * places <= 2 * best or (known is None and used == channels):
+    if (number := channels * places) <= 2 * best or (known is None and used == channels):
         raise UnsupportedEditError(
             f"with groups={groups} each of its {channels} features would be a group of its own, "
             "and a group of one value is normalized to nothing; take fewer groups"
             if known is None
-            else f"an example has {channels * places} values there, and of a group of one or two values group "
-            "norm leaves at most signs; put that norm elsewhere, or remove it"
+            else f"an example has {number} {'value' if number == 1 else 'values'} there, and of a group of one or two "
+            "values group norm leaves at most signs; put that norm elsewhere, or remove it"
         )
     return best
 

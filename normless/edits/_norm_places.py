@@ -132,9 +132,8 @@ def inside_of(surgery: Surgery, layer: Layer) -> Inside:
             return Inside()
         shapes = [surgery.map.flow[at].shape for at in surgery.places.read_by(layer.path)]
         if len(shapes) > 1 and not is_sub_batch_norm(norm):
-            raise LiftError(
-                f"a {type(norm).__name__} reads {len(shapes)} tensors there, such as its input and a mask"
-            )
+            kind = with_article(type(norm).__name__)
+            raise LiftError(f"{kind} reads {len(shapes)} tensors there, such as its input and a mask")
         return inside(norm, *shapes[:1])
 
 
@@ -157,7 +156,8 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
     path, old = layer.path, surgery.get(layer.path)
     extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
     if layer.gamma is not None and extra:
-        reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
+        kind = with_article(type(old).__name__)
+        reason = f"{kind} normalizes and bends its input in one formula, with {', '.join(extra)}"
         raise surgery.unsupported(path, reason)
     parts = inside_of(surgery, layer)
     around = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any, NoReturn
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from normless.exclusive import borrowing, exclusive
 from normless.optim import recompute_blocks
 from normless.residual import ResidualMap
-from normless.state import running
+from normless.state import preserve_random_state
 from normless_lab.process import free_memory
 from normless_lab.train._settings import Precision, Recompute
 
@@ -149,6 +150,8 @@ def recompute_where_needed(how: Recompute, network: nn.Module, structure: Residu
 
 def activation_bytes(network: nn.Module, *inputs: Any) -> int:
     """Return the bytes that the backward pass of a training step reads besides parameters and buffers."""
+    # A copy: what restores a network after a pass sees operators alone, where a training keeps less.
+    network = deepcopy(network).train()
     # Weak references, so that the address of a freed storage is not taken for that of the next one.
     reference: Any = StorageWeakRef
     total, seen = 0, {reference(tensor.untyped_storage()) for tensor in (*network.parameters(), *network.buffers())}
@@ -160,7 +163,7 @@ def activation_bytes(network: nn.Module, *inputs: Any) -> int:
             seen.add(reference(storage))
             total += storage.nbytes()
 
-    with running(network, training=True), torch.enable_grad(), saved_tensors_hooks(count, _discarded):
+    with preserve_random_state(network), torch.enable_grad(), saved_tensors_hooks(count, _discarded):
         network(*inputs)
     return total
 

@@ -173,7 +173,7 @@ CONVERTED: list[tuple[Any, ...]] = [
     (HEADLESS, ROWS, "only_final_norm", "no classifier"),
     (attentive(by_einsum), TOKENS, "qk_norm", "its logits are made by einsum"),
     (attentive(of_normed), TOKENS, "qk_norm", "its queries are normalized already"),
-    (whole(add_bias_kv=True), TOKENS, "qk_norm", "at attention: it adds a learned key"),
+    (whole(add_bias_kv=True), TOKENS, "qk_norm", "at attention, a MultiheadAttention: it adds a learned key"),
     (branches(), ROWS, "soft_capping", "it has no attention"),
     (ATTENTION, TOKENS, "soft_capping(cap=0)", "a cap is above 0"),
     (whole(), TOKENS, "qk_norm + AddQKNorm()", "has norms of queries and keys already"),

@@ -140,7 +140,9 @@ def elsewhere() -> list[Any]:
 @pytest.mark.parametrize(("forward", "x", "words"), elsewhere())
 def test_statistics_over_several_examples_are_refused(forward: Forward, x: Tensor, words: str, scheme: str) -> None:
     model = Written(forward, **linear()).eval()
-    with pytest.raises(UnsupportedEditError, match=rf"at norm: its input has the \d+ examples .*{words}.*only="):
+    with pytest.raises(
+        UnsupportedEditError, match=rf"at norm, a BatchNorm1d: its input has the \d+ examples .*{words}.*only="
+    ):
         nl.convert(model, scheme, x)
     with pytest.raises(UnsupportedEditError, match="over several examples"):
         nl.plan(model, scheme, x)
@@ -156,7 +158,7 @@ def test_packed_points_with_offsets_are_refused() -> None:
         return m.last(torch.stack(means))
 
     model = Written(forward, **linear()).eval()
-    with pytest.raises(UnsupportedEditError, match=r"at norm: .*group norm there would take its"):
+    with pytest.raises(UnsupportedEditError, match=r"at norm, .*group norm there would take its"):
         nl.convert(model, "group_norm", torch.randn(20, 3), torch.tensor([5, 12, 20]))
 
 
