@@ -133,8 +133,8 @@ def number_of_groups(channels: int, groups: int, shape: tuple[int, ...] | None, 
             f"with groups={groups} each of its {channels} features would be a group of its own, "
             "and a group of one value is normalized to nothing; take fewer groups"
             if known is None
-            else f"an example has {number} {'value' if number == 1 else 'values'} there, and of a group of one or two "
-            "values group norm leaves at most signs; put that norm elsewhere, or remove it"
+            else f"an example has {number} {'value' if number == 1 else 'values'} there, and of a group of one or "
+            "two values group norm leaves at most signs; put that norm elsewhere, or remove it"
         )
     return best
 
