@@ -68,8 +68,8 @@ def diagnose(
     The network and the optimizer are not changed; trial steps are made on copies. A scheme is offered as a cure only
     if a converted copy lowers the loss in trial steps, with the optimizer's class or SGD, at one of several rates.
 
-    A healthy network costs about 10 training steps and 25 to 40 with an optimizer. A
-    rate that fails costs 5 more steps. A cure that is tried costs one conversion and 40 to 100 steps.
+    A healthy network costs about 10 training steps and 25 to 40 with an optimizer. A rate that fails costs 5 more
+    steps. A cure that is tried costs one conversion and 40 to 100 steps.
 
     Args:
         batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of

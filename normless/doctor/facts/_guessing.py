@@ -53,12 +53,12 @@ def lowest_of_constants(loss_at: LossAt, outputs: Tensor, targets: Any = None) -
         for start in starts:
             with suppress(*REFUSED):
                 best = _descend_from(loss_at, outputs, start, found)
-                if _is_unbounded(lambda scaled: loss_at(scaled.expand_as(outputs).to(outputs.dtype)), best):
+                if is_unbounded(lambda scaled: loss_at(scaled.expand_as(outputs).to(outputs.dtype)), best):
                     return nan
     return min(filter(isfinite, found), default=nan)
 
 
-def _is_unbounded(loss_at: LossAt, outputs: Tensor) -> bool:
+def is_unbounded(loss_at: LossAt, outputs: Tensor) -> bool:
     """Whether a loss becomes lower without a bound if outputs are multiplied by larger and larger factors."""
     with torch.no_grad():
         near, far, farther = (float(loss_at(factor * outputs)) for factor in FACTORS)

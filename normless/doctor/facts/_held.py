@@ -74,15 +74,16 @@ def named_groups(optimizer: Optimizer, model: nn.Module) -> list[NamedGroup]:
 def decay_per_step(optimizer: Optimizer) -> float:
     """Return the largest share of the weights that decay takes in a step; 0 where it depends on the gradients.
 
-    With SGD decay is part of the gradient, and momentum m adds it up to 1/(1 - m) times as much.
+    With SGD decay is part of the gradient, and momentum m adds it up to (1 - dampening) / (1 - m) times as much.
     """
     shares = [0.0]
     for part in parts_of(optimizer):
         for group in part.param_groups:
             if isinstance(part, _SUBTRACTS_DECAY) or group.get("decoupled_weight_decay"):
                 momentum = float(group.get("momentum", 0.0)) if isinstance(part, SGD) else 0.0
+                gain = (1 - float(group.get("dampening", 0.0))) / max(1 - momentum, 1e-12) if momentum else 1.0
                 rate, decay = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0))
-                shares.append(rate * decay / max(1 - momentum, 1e-12))
+                shares.append(rate * decay * gain)
     return max(shares)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from normless._internal.calling import in_place_of_forward
 from normless.doctor._findings import NotAsked, Steps, check, finding
 from normless.doctor.facts._tracer import REFUSED, tensors
 from normless.doctor.trained._limits import IDLE
@@ -37,21 +38,23 @@ def check_reference(subject: TrainedSubject) -> Steps:
     if subject.against is None:
         raise NotAsked("give a network that is right as against=")
     inputs, targets = subject.batches[0]
-    right, output = _runs(subject.against, inputs)
+    with in_place_of_forward(subject.against, subject.call):
+        right, output = _runs(subject.against, inputs)
     ran, own_output = _runs(subject.model, inputs)
-    losses = [BatchLoss(subject.loss, one, inputs, targets).value() for one in (output, own_output)]
+    losses = [BatchLoss(subject.loss, result, inputs, targets).value() for result in (output, own_output)]
     own: dict[str, float] = {}
     with running(subject.model, False):
         for path in (path for path in right if path in ran):
-            one = right[path]
+            known = right[path]
             try:
-                own[path] = _apart(one.output, subject.model.get_submodule(path)(*one.inputs, **one.named))
+                own[path] = _apart(known.output, subject.model.get_submodule(path)(*known.inputs, **known.named))
             except (*REFUSED, NormlessError):
                 own[path] = nan
             kind = subject.rows.get(path, {}).get("kind", "module")
-            subject.note(path, kind, own_apart=own[path], apart=_apart(one.output, ran[path].output))
+            subject.note(path, kind, own_apart=own[path], apart=_apart(known.output, ran[path].output))
     change = _apart(output, own_output)
-    differ = sorted((path for path, size in own.items() if not size < IDLE), key=lambda path: -own[path])
+    sizes = {path: size if isfinite(size) else inf for path, size in own.items() if not size < IDLE}
+    differ = sorted(sizes, key=lambda path: -sizes[path])
     first = [path for path in right if path in ran and not _apart(right[path].output, ran[path].output) < IDLE][:1]
     evidence = {"change": change, "limit": IDLE, "layers": len(differ), "of": len(own)}
     evidence |= {"loss": losses[1], "reference_loss": losses[0]} if all(map(isfinite, losses)) else {}
@@ -71,7 +74,7 @@ def _runs(model: nn.Module, inputs: Any) -> tuple[dict[str, _Run], Any]:
 
     def see(path: str, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         # In-place code after the call may write to any of them.
-        kept = tree_map(lambda one: one.detach().clone() if isinstance(one, Tensor) else one, (given, named, output))
+        kept = tree_map(_copied, (given, named, output))
         found.setdefault(path, _Run(*kept))
 
     with running(model, False), ExitStack() as stack:
@@ -82,7 +85,13 @@ def _runs(model: nn.Module, inputs: Any) -> tuple[dict[str, _Run], Any]:
         return found, compute_output(model, inputs)
 
 
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
 def _apart(right: Any, other: Any) -> float:
     """Return the change of the tensors in what a module or network returned."""
-    pairs = [[one.double() for one in tensors(values) if one.is_floating_point()] for values in (right, other)]
+    pairs = [
+        [tensor.double() for tensor in tensors(values) if tensor.is_floating_point()] for values in (right, other)
+    ]
     return apart(*pairs)

@@ -109,12 +109,13 @@ def check_loss(subject: TrainedSubject) -> Steps:
 @check("independence")
 def check_independence(subject: TrainedSubject) -> Steps:
     """Look for outputs that are the same for all inputs, and the first module whose results are."""
-    outputs = [batch.logits for batch in subject.measured.losses]
-    known = [one for one in outputs if one is not None and one.dim() and one.numel() and len(one) > 1]
-    if subject.examples < 2 or len(known) < len(outputs):
-        raise NotAsked("give two examples or more in each batch")
-    varied = [float(_variation(one)) for one in known]
-    given = [float(_variation(one)) for one in tensors(subject.batches[0][0]) if one.numel() and not one.is_complex()]
+    several = [batch for batch in subject.measured.losses if size_of(batch.inputs) > 1]
+    known = [logits for batch in several if (logits := batch.logits) is not None and logits.dim() and len(logits) > 1]
+    if not several or len(known) < len(several) or not all(logits.numel() for logits in known):
+        raise NotAsked("give batches of two examples or more, and a network whose outputs have an axis of examples")
+    inputs = several[0].inputs
+    varied = [float(_variation(logits)) for logits in known]
+    given = [float(_variation(value)) for value in tensors(inputs) if value.numel() and not value.is_complex()]
     if max(varied) < _SAME < max(given, default=0.0):
         same: dict[str, bool] = {}
 
@@ -128,7 +129,7 @@ def check_independence(subject: TrainedSubject) -> Steps:
                 if not any(module.children()):
                     hook = partial(lambda path, _, __, result: see(path, result), path)
                     stack.callback(module.register_forward_hook(hook).remove)
-            subject.run(subject.batches[0][0])
+            subject.run(inputs)
         last = max((at for at, is_same in enumerate(same.values()) if not is_same), default=-1)
         where = [*same][last + 1 : last + 2]
         yield finding("trained_independent_outputs", where, {"variation": max(varied), "limit": _SAME})
@@ -222,18 +223,20 @@ def check_units(subject: TrainedSubject) -> Iterator[Share]:
         if subject.judges(units.layer):
             dead = units.constant
             read = _read(subject.model, units.reader, dead)
-            evidence: FindingEvidence = {"activation": units.activation, "examples": subject.examples, "read": read}
-            yield Share(units.layer, int(dead.sum()), len(dead), evidence, "activation", judged=read)
+            evidence: FindingEvidence = {"activation": units.activation, "examples": subject.examples}
+            evidence = evidence if read is None else {**evidence, "read": read}
+            words = {"reader": "" if read is None else f"; what reads them gives them {read:.0%} of its weight"}
+            yield Share(units.layer, int(dead.sum()), len(dead), evidence, "activation", judged=read, words=words)
 
 
-def _read(model: nn.Module, reader: str | None, units: Tensor) -> float:
-    """Return the share of the squared weights of a reader that it gives to some units; of units where it is unknown.
+def _read(model: nn.Module, reader: str | None, units: Tensor) -> float | None:
+    """Return the share of the squared weights of a reader that it gives to some units; None where it is unknown.
 
     Units that died while a network was trained got no further weight, so that it lost nothing with them.
     """
     weight = dict(_rows(model)).get(reader or "")
     if weight is None or weight.shape[1] % len(units):
-        return float(units.double().mean())
+        return None
     columns = weight.square().sum(0).reshape(len(units), -1).sum(1)
     return float(columns[units].sum() / columns.sum().clamp_min(1e-30))
 
@@ -324,7 +327,7 @@ def check_outliers(subject: TrainedSubject) -> Steps:
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
         # Those of healthy language models are computed; a bias or a γ of this size, beside a bad loss, is not.
         module = subject.model.get_submodule(next(iter(massive)))
-        held = (float(one.detach().abs().max()) for one in module.parameters() if one.dim() == 1)
+        held = (float(own.detach().abs().max()) for own in module.parameters() if own.dim() == 1)
         is_advice = not subject.guesses or max(held, default=0.0) < seen.largest / 2
         yield finding("massive_activations", list(massive), evidence, at=at, advice=is_advice)
     streams = {subject.place(name): seen.features for name, seen in sums.items() if seen.features.tokens}

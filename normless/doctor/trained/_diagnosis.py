@@ -109,16 +109,14 @@ def check_health(
     Looked for are weights and results that are not finite; a loss no better than that of constant outputs; running
     statistics that are fresh, or do not fit the data, also because of other preprocessing; channels with γ at zero;
     units that never vary; activations and attentions that are saturated; norms whose variance is comparable with ε;
-    equal units; and residual branches and layers that
-    do nothing. Massive activations (Sun et al. 2024), outlier features (Dettmers et al. 2022) and small shares of the
-    other faults are advice. The table by layer has all numbers, also the cost of a constant in place of each divisor
-    of layer, RMS and group norms. `normless.doctor.trained._limits` states the limits,
-    docs/trained.md where they come from.
+    equal units; and residual branches and layers that do nothing. Massive activations (Sun et al. 2024), outlier
+    features (Dettmers et al. 2022) and small shares of the other faults are advice. The table by layer has all
+    numbers, also the cost of a constant in place of each divisor of layer, RMS and group norms.
+    `normless.doctor.trained._limits` states the limits, docs/trained.md where they come from.
 
     It makes one forward pass on each batch, a second one if the network has batch norms, and on the first batch one
     for each residual block, weight layer, and layer, RMS or group norm, on a few examples of it if these passes take
-    much work. The network, its buffers, its modes and all
-    random states are restored.
+    much work. The network, its buffers, its modes and all random states are restored.
 
     Args:
         batches: calibration batches (inputs, targets), or inputs alone, as a list or a DataLoader: data of the kind
@@ -141,7 +139,8 @@ def check_health(
         raise InputsError(f"Expected a trained network, got lazy parameters ({lazy[0]}), which have no values.")
     if most_batches < 1:
         raise ValueError(f"Expected to read 1 batch or more, got most_batches={most_batches}.")
-    subject = TrainedSubject(model, read_batches(model, batches, most_batches), loss, residual_map, against=against)
+    given = read_batches(model, batches, most_batches)
+    subject = TrainedSubject(model, given, loss, residual_map, against=against, call=call)
     with untouched(model, subject.batches, values=False):
         return _examined(subject, remove=remove)
 

@@ -64,7 +64,7 @@ def undone(subject: TrainedSubject, path: str) -> Change | None:
     if not is_plain or next(iter(subject.fits), None) != path or len({x.shape[1:] for x in given}) > 1:
         return None
     x = torch.cat([x[: max(1, _EXAMPLES // len(given))] for x in given])
-    change = min(_searched(subject, path, x), key=lambda one: one[0])[1]
+    change = min(_searched(subject, path, x), key=lambda found: found[0])[1]
     if _is_prepared(x) and not _is_prepared(change(x)):
         return None
     before = {name: float(fit.misfit().mean()) for name, fit in subject.fits.items()}
@@ -75,7 +75,7 @@ def undone(subject: TrainedSubject, path: str) -> Change | None:
 
 def _is_prepared(x: Tensor) -> bool:
     """Whether inputs look standardized or lie in a range that people use."""
-    low, high, mean, deviation = (float(one) for one in (x.min(), x.max(), x.mean(), x.std()))
+    low, high, mean, deviation = map(float, (x.min(), x.max(), x.mean(), x.std()))
     is_standardized = abs(mean) < 0.75 and 0.6 < deviation < 1.65
     ranges = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
     inside = (a - (b - a) / 10 < low and high < b + (b - a) / 10 and high - low > (b - a) / 2 for a, b in ranges)

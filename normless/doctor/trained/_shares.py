@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 
@@ -17,7 +17,7 @@ _FEW = 2
 class Share:
     """The share of a layer's units, channels, values or rows that have a property; some are advice from `_FEW` on.
 
-    `judged` is what is compared with the limit, if it is not the share.
+    `judged` is what is compared with the limit, if it is not the share. `words` are those of the finding's texts.
     """
 
     layer: str
@@ -27,6 +27,7 @@ class Share:
     kind: str = "norm"
     few: bool = True
     judged: float | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
@@ -52,7 +53,7 @@ def of_shares(
         def checked(subject: TrainedSubject) -> Steps:
             shares: dict[str, Share] = {}
             for share in measure(subject):
-                shares[share.layer] = max(shares.get(share.layer, share), share, key=lambda one: one.share)
+                shares[share.layer] = max(shares.get(share.layer, share), share, key=lambda seen: seen.share)
             order = sorted(shares.values(), key=lambda share: -share.share)
             for share in shares.values():
                 subject.note(share.layer, share.kind, **{column: share.share})
@@ -62,8 +63,9 @@ def of_shares(
                 worst = layers[0]
                 evidence = {"share": worst.share, "limit": limit, "count": worst.count, "of": worst.of}
                 where = [share.layer for share in layers]
-                one = finding(kind, where, {**evidence, **worst.evidence, "layers": len(layers)}, grade=worst.share)
-                yield one if layers is found else replace(one, advice=True)
+                evidence = {**evidence, **worst.evidence, "layers": len(layers)}
+                made = finding(kind, where, evidence, grade=worst.share, **worst.words)
+                yield made if layers is found else replace(made, advice=True)
             return words.format(len(shares), f"{max((share.share for share in order), default=0.0):.1%}")
 
         return checked

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from normless._internal.arguments import arguments_of
+from normless._internal.calling import Call
 from normless.affine._removal_edit import FreezableNorms
 from normless.doctor.facts._batches import Batches, mixed, size_of
 from normless.doctor.facts._tracer import tensors
@@ -60,6 +61,7 @@ class TrainedSubject:
         passes: the number of forward passes so far.
         unfit: the first norm whose running statistics do not fit the data, or None.
         against: a network that is right, or None.
+        call: what runs in place of the forward of `against`, as in `residual_map`; None for its forward.
         guesses: whether the loss is no better than that of constant outputs.
         first: what the passes without a part run: the first batch, or a few of its examples if it takes much work.
     """
@@ -73,6 +75,7 @@ class TrainedSubject:
     passes: int = 0
     unfit: str | None = None
     against: nn.Module | None = None
+    call: Call | None = None
     guesses: bool = False
     first: tuple[Any, Any] = field(init=False)
 
@@ -113,14 +116,16 @@ class TrainedSubject:
         return self.unfit is None or self.at(layer) < self.at(self.unfit)
 
     def runs(self, path: str) -> bool:
-        """Whether a module, or the one that holds it and may read its parameters, ran."""
-        return not {path, path.rpartition(".")[0]}.isdisjoint(self.measured.meter.called)
+        """Whether a module ran, or the attention that reads its parameters."""
+        holder = path.rpartition(".")[0]
+        is_read = isinstance(self.model.get_submodule(holder), nn.MultiheadAttention)
+        return not ({path, holder} if is_read else {path}).isdisjoint(self.measured.meter.called)
 
     def place(self, block: str) -> str:
         """Return the module that names a block in findings: its own, or the last weight layer of its branch."""
-        found = next((one for one in self.map.walk() if one.name == block), None) if self.map else None
-        known = {path for path, _ in self.model.named_modules()}
-        return block if block in known or found is None or not found.branch else found.branch[-1]
+        found = next((known for known in self.map.walk() if known.name == block), None) if self.map else None
+        paths = {path for path, _ in self.model.named_modules()}
+        return block if block in paths or found is None or not found.branch else found.branch[-1]
 
     @cached_property
     def norms(self) -> dict[str, nn.Module]:
@@ -189,29 +194,35 @@ class TrainedSubject:
     def mean_loss(self, given: list[Any]) -> float:
         """Return the loss in evaluation of other inputs in place of those of the batches."""
         with running(self.model, False):
-            made = [replace(one, output=self.run(x)) for one, x in zip(self.measured.losses, given, strict=True)]
-        return mean_loss(made)
+            return mean_loss(self._losses_of(given))
+
+    def _losses_of(self, given: list[Any]) -> list[BatchLoss]:
+        """Return the losses of other inputs in place of those of the batches; modes are kept by the caller."""
+        pairs = zip(self.measured.losses, given, strict=True)
+        return [replace(batch, output=self.run(inputs)) for batch, inputs in pairs]
 
     def renewed_loss(self, paths: Collection[str]) -> float:
         """Return the loss in evaluation with new running statistics, those of the batches, in some norms."""
         norms = [norm for path in paths if isinstance(norm := self.norms[path], _BatchNorm)]
         momenta = [norm.momentum for norm in norms]
         given = [inputs for inputs, _ in self.batches]
+        several = [inputs for inputs in mixed(given) if size_of(inputs) > 1]
+        if not norms or not several:
+            return nan
         with running(self.model, False):
             try:
                 for norm in norms:
                     norm.reset_running_stats()
                     norm.momentum = None
                 with self.normalizing_by_batch(paths):
-                    for inputs in mixed(given):
+                    for inputs in several:
                         # The buffers that this pass writes stay until the end.
                         self.passes += 1
                         compute_output(self.model, inputs)
-                made = [replace(one, output=self.run(x)) for one, x in zip(self.measured.losses, given, strict=True)]
+                return mean_loss(self._losses_of(given))
             finally:
                 for norm, momentum in zip(norms, momenta, strict=True):
                     norm.momentum = momentum
-        return mean_loss(made) if norms else nan
 
     @cached_property
     def freezables(self) -> tuple[dict[str, Divisors], dict[str, str], Tokens]:
@@ -244,7 +255,7 @@ class TrainedSubject:
         few = max(limits.FEWEST, int(share * size_of(self.first[0])))
         lengths = {len(tensor) if tensor.dim() else 0 for tensor in tensors(self.first)}
         if share < 1 and len(lengths) == 1 and min(lengths) > few:
-            self.first = tree_map(lambda one: one[:few] if isinstance(one, Tensor) else one, self.first)
+            self.first = tree_map(lambda value: value[:few] if isinstance(value, Tensor) else value, self.first)
             found = self.outcome()
         return found
 
@@ -257,7 +268,7 @@ class TrainedSubject:
             shown = {name: value for name, value in output.items() if name not in _INNER}
         found = tensors(shown) or tensors(logits_of(output))
         loss = BatchLoss(self.loss, output, inputs, targets).value()
-        return [one.double() for one in found if one.is_floating_point()], loss
+        return [tensor.double() for tensor in found if tensor.is_floating_point()], loss
 
     def change(self) -> tuple[float, float]:
         """Run the first batch; return the change of output, relative to its deviation over examples, and of loss.
@@ -271,10 +282,12 @@ class TrainedSubject:
 
 def apart(before: list[Tensor], after: list[Tensor]) -> float:
     """Return the largest change of outputs by their deviation over examples; NaN if they have other shapes."""
-    if [one.shape for one in before] != [one.shape for one in after]:
+    if [old.shape for old in before] != [new.shape for new in after]:
         return nan
     changes = []
     for old, new in zip(before, after, strict=True):
         about = old - old.mean(0) if old.dim() and len(old) > 1 else old
+        # What is the same for all examples, up to rounding, is compared with its own size.
+        about = about if about.norm() > 1e-6 * old.norm() else old
         changes.append(float((new - old).norm() / about.norm().clamp_min(1e-300)))
     return max(changes, default=nan)

@@ -16,6 +16,10 @@ from normless.residual._classify import NORMS
 
 # Fewer weights have no statistics; what is drawn lies within so many standard errors of its law.
 _LEAST, _ERRORS = 100, 4.0
+# So many weights are compared with other bounds than that of torch's layers.
+_MANY = 1000
+# An embedding with more rows is not that of token types.
+_TYPES = 2
 # Weights so many times as large as those of the median layer, for their number of inputs, are a finding.
 _LARGE = 100.0
 
@@ -28,22 +32,20 @@ def check_parameters(subject: TrainedSubject) -> Steps:
         raise NotAsked("the network has no weights")
     equal = {path: weight for path, weight in weights.items() if bool((weight == weight.flatten()[0]).all())}
     zero = [path for path, weight in equal.items() if not bool(weight.any())]
-    adapters = _adapters(zero, weights)
-    for paths, is_advice in (([*adapters], True), ([path for path in zero if path not in adapters], False)):
+    adapters, modules = _adapters(zero, weights), {path: subject.model.get_submodule(path) for path in weights}
+    frozen = _frozen(modules)
+    # The embedding of token types adds nothing where all tokens are of one type, as in RoBERTa.
+    types = {path for path in zero if isinstance(modules[path], nn.Embedding) and len(weights[path]) <= _TYPES}
+    advised = [path for path in zero if path in adapters or path in frozen or path in types]
+    for paths, is_advice in ((advised, True), ([path for path in zero if path not in advised], False)):
         if paths:
             yield finding("trained_zero_weights", paths, {"layers": len(paths), "of": len(weights)}, advice=is_advice)
-    if same := [path for path in equal if path not in zero]:
+    if same := [path for path in equal if path not in zero and path not in frozen]:
         value = float(weights[same[0]].flatten()[0])
         yield finding("constant_weights", same, {"value": value, "layers": len(same), "of": len(weights)})
     apart = {*equal, *adapters.values()}
     judged = {path: weight for path, weight in weights.items() if path not in apart and len(weight) > 1}
-    modules = {path: subject.model.get_submodule(path) for path in judged}
-    # Layers that are frozen beside others that are not were left as they are on purpose.
-    trained = {
-        path: any(one.requires_grad for one in module._parameters.values() if one is not None)
-        for path, module in modules.items()
-    }
-    candidates = [path for path in judged if trained[path] or not any(trained.values())]
+    candidates = [path for path in judged if path not in frozen]
     fresh = {path: law for path in candidates if (law := _law(modules[path], judged[path]))}
     # A network that was not trained at all is not one with fresh layers.
     found = [*fresh] if 2 * len(fresh) < sum(weight.numel() >= _LEAST for weight in judged.values()) else []
@@ -60,12 +62,23 @@ def check_parameters(subject: TrainedSubject) -> Steps:
     return f"{len(weights)} weights, {len(zero)} of zero, {len(fresh)} as they were drawn"
 
 
+def _frozen(modules: dict[str, nn.Module]) -> set[str]:
+    """Return the layers that are frozen beside others that are not: they were left as they are on purpose."""
+    frozen = {path for path, module in modules.items() if not _is_trained(module)}
+    return frozen if len(frozen) < len(modules) else set()
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+
+
 def _weights(subject: TrainedSubject) -> Iterator[tuple[str, Tensor]]:
-    """Return path and weight of the modules that run and have a weight of two axes or more."""
+    """Return path and weight of the modules that run and have a weight of two axes or more; not of norms."""
     for path, module in subject.model.named_modules():
         parameters = {name: value for name, value in module._parameters.items() if value is not None}
         weight = parameters.get("weight", parameters.get("in_proj_weight"))
-        if weight is not None and weight.dim() > 1 and weight.numel() > 1 and subject.runs(path):
+        has_axes = weight is not None and weight.dim() > 1 and weight.numel() > 1
+        if weight is not None and has_axes and not isinstance(module, NORMS) and subject.runs(path):
             yield path, weight.detach().float()
 
 
@@ -92,7 +105,8 @@ def _law(module: nn.Module, weight: Tensor) -> str:
     count, fan_in, fan_out = weight.numel(), weight[0].numel(), len(weight) * weight[0, 0].numel()
     top, deviation = float(weight.abs().max()), float(weight.square().mean().sqrt())
     bounds = [sqrt(1 / fan_in), sqrt(6 / (fan_in + fan_out)), sqrt(6 / fan_in), sqrt(3 / fan_in)]
-    for bound in bounds:
+    # Few weights that were trained may end within a larger bound by chance.
+    for bound in bounds if count >= _MANY else bounds[:1]:
         near = bound * (1 - 10 / count) <= top <= bound * (1 + 1e-5)
         if near and abs(deviation * sqrt(3) / bound - 1) < _ERRORS * sqrt(0.2 / count):
             is_drawn = (
@@ -125,4 +139,6 @@ def _fresh_norms(subject: TrainedSubject) -> list[str]:
         if isinstance(module, NORMS) and gamma is not None and gamma.requires_grad and subject.runs(path):
             is_fresh = bool((gamma == 1).all()) and (beta is None or not bool(beta.any()))
             fresh.setdefault(type(module), {})[path] = is_fresh
-    return [path for norms in fresh.values() if not all(norms.values()) for path, one in norms.items() if one]
+    return [
+        path for norms in fresh.values() if not all(norms.values()) for path, is_fresh in norms.items() if is_fresh
+    ]
