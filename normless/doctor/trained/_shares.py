@@ -61,9 +61,9 @@ def of_shares(
             few = [share for share in order if not share.is_found(limit) and share.few and share.count >= _FEW]
             for layers in filter(None, (found, few)):
                 worst = layers[0]
-                evidence = {"share": worst.share, "limit": limit, "count": worst.count, "of": worst.of}
+                evidence: FindingEvidence = {"share": worst.share, "limit": limit, "count": worst.count}
                 where = [share.layer for share in layers]
-                evidence = {**evidence, **worst.evidence, "layers": len(layers)}
+                evidence = {**evidence, "of": worst.of, **worst.evidence, "layers": len(layers)}
                 made = finding(kind, where, evidence, grade=worst.share, **worst.words)
                 yield made if layers is found else replace(made, advice=True)
             return words.format(len(shares), f"{max((share.share for share in order), default=0.0):.1%}")

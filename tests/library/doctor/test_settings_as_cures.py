@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from normless.doctor.experiments._cures import INITIALIZE, initialized
 from normless.doctor.experiments._engine import set_groups
+from normless.doctor.facts._held import decay_per_step
 
 
 def net() -> nn.Sequential:
@@ -69,3 +70,14 @@ def test_initial_weights_that_are_offered_were_tried() -> None:
     assert float(fresh[0].weight.detach().std()) == pytest.approx((2 / 50) ** 0.5, rel=0.1)
     assert not fresh[0].bias.any()
     assert loss_after(fresh, vectors(), Adam(fresh.parameters(), found.cure.settings["lr"]), 200) < 0.5
+
+
+@pytest.mark.parametrize(("momentum", "dampening"), [(0.0, 0.0), (0.9, 0.0), (0.9, 0.9), (0.5, 0.5)])
+def test_the_decay_of_a_step_is_that_which_steps_take(momentum: float, dampening: float) -> None:
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = SGD([weight], lr=1e-6, momentum=momentum, dampening=dampening, weight_decay=1.0)
+    for _ in range(300):
+        before = weight.item()
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    assert decay_per_step(optimizer) == pytest.approx(1 - weight.item() / before, rel=1e-2)

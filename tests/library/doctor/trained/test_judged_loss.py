@@ -85,3 +85,35 @@ def test_few_targets_and_losses_without_a_bar_are_not_judged_too_strictly() -> N
     assert not kinds(quick(net, [(X, X)], loss=lambda outputs, _: outputs.square().mean()))
     # Without targets there is no loss.
     assert not kinds(nl.check_health(net, [X]))
+
+
+def test_a_loss_that_falls_without_a_bound_has_no_bar() -> None:
+    net, advantages = nn.Linear(8, 4), torch.randn(200, generator=DATA)
+    actions = torch.arange(200) % 4
+
+    def policy(logits: Tensor, taken: Tensor) -> Tensor:
+        return -(advantages * logits.log_softmax(1)[torch.arange(200), taken]).mean()
+
+    report = quick(net, [(X, actions)], loss=policy)
+    assert "no_better_than_guessing" not in kinds(report)
+    assert "what guessing has is not known" in report.full()
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_few_real_targets_have_no_bar(axes: int) -> None:
+    class Values(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.line(x)
+            return y if axes == 2 else y[:, 0]
+
+    torch.manual_seed(0)
+    net, noise = Values(), torch.randn(200, generator=DATA)
+    targets = noise[:, None] if axes == 2 else noise
+    assert not kinds(quick(net, [(X[:64], targets[:64])], loss=F.mse_loss))
+    (found,) = quick(net, [(X, targets)], loss=F.mse_loss).findings
+    assert found.kind == "no_better_than_guessing"
+    assert found.evidence["constant"] == pytest.approx(float(noise.var(correction=0)), rel=1e-3)

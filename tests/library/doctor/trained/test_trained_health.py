@@ -226,3 +226,34 @@ def test_norms_that_divide_by_epsilon_are_named() -> None:
     (found,) = report.findings
     assert (found.kind, found.where) == ("divides_by_epsilon", ("norm",))
     assert found.evidence["share"] == pytest.approx(float((variance < 0.81 / 0.19 * 1e-5).double().mean()), abs=1e-6)
+
+
+def test_new_statistics_are_tried_without_a_last_batch_of_one_example() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5))
+    x, labels = torch.randn(3, 6), torch.arange(3)
+    report = quick(net, [(x, labels), (x[:1], labels[:1])])
+    (found,) = (found for found in report.findings if found.kind == "fresh_statistics")
+    assert "with new statistics" in found.cure.words
+
+
+def test_the_weight_of_dead_units_is_said_only_if_their_reader_is_known() -> None:
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.act = nn.Linear(6, 16), nn.ReLU()
+            self.last = nn.Linear(24, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.act(self.first(x))
+            out: Tensor = self.last(torch.cat([y, y[:, :8]], 1))
+            return out
+
+    torch.manual_seed(0)
+    for net, is_known in ((Reversed(), False), (nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5)), True)):
+        first: Any = next(net.children())
+        with torch.no_grad():
+            first.bias[:8] = -100.0
+        (found,) = quick(net, [torch.randn(64, 6)]).findings
+        assert ("what reads them" in found.title, "read" in found.evidence) == (is_known, is_known)
+        assert "50%" in found.title

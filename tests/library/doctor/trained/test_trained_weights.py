@@ -207,3 +207,98 @@ def test_code_that_differs_from_a_reference_is_placed() -> None:
     (found,) = quick(net, HELD, against=trained("mixer")).findings
     # Layer norms return nearly the same: what the attention adds to has another scale.
     assert (found.kind, found.where) == ("forward_differs_from_reference", ("last",))
+
+
+def test_a_small_layer_is_not_compared_with_the_bounds_of_other_laws() -> None:
+    net = deepcopy(trained("perceptron"))
+    head: Any = net.get_submodule("5")
+    torch.manual_seed(0)
+    # As if training had ended within the bound, which is not that of torch's layers.
+    nn.init.xavier_uniform_(head.weight)
+    nn.init.constant_(head.bias, 0.05)
+    assert head.weight.numel() == 480
+    assert "fresh_weights" not in kinds(quick(net, HELD))
+
+
+class Typed(nn.Module):
+    """Images as sequences of one type, and a head that nothing runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types, self.inner, self.unused = nn.Embedding(1, 64), nn.Linear(64, 48), nn.Linear(48, 48)
+        self.blur, self.norm, self.head = nn.Conv2d(1, 1, 3, padding=1), nn.LayerNorm((8, 8)), nn.Linear(48, 10)
+        nn.init.constant_(self.blur.weight, 1 / 9)
+        self.blur.requires_grad_(False)
+        self.norm.requires_grad_(False)
+        nn.init.zeros_(self.types.weight)
+        nn.init.zeros_(self.unused.weight)
+        self.types.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x + self.blur(x)).flatten(1) + self.types(self.kinds(x))
+        out: Tensor = self.head(torch.tanh(self.inner(y)))
+        return out
+
+    def kinds(self, x: Tensor) -> Tensor:
+        return torch.zeros(len(x), dtype=torch.long)
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_what_is_meant_to_be_zero_or_constant_or_does_not_run_is_no_finding(is_trained: bool) -> None:
+    torch.manual_seed(0)
+    net: Any = learn(Typed())
+    net.types.requires_grad_(is_trained)
+    report = quick(net, HELD)
+    assert not report.findings
+    (advice,) = (found for check in report.checks for found in check.findings if found.kind == "zero_weights")
+    assert (advice.where, advice.advice) == (("types",), True)
+
+
+def test_the_reference_is_run_by_the_same_call() -> None:
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner: Any = deepcopy(trained("perceptron"))
+
+        def logits(self, x: Tensor) -> Tensor:
+            y: Tensor = self.inner(x)
+            return y
+
+    right = Called().eval()
+    report = quick(deepcopy(right), HELD, call="logits", against=right)
+    assert not report.findings
+    assert "forward" not in vars(right)
+
+
+def test_rounding_beside_a_reference_is_not_a_difference() -> None:
+    class Shifted(nn.Module):
+        def __init__(self, shift: float) -> None:
+            super().__init__()
+            self.token, self.inner, self.read = nn.Linear(4, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+            self.shift = shift
+
+        def forward(self, x: Tensor) -> Tensor:
+            same = self.token(x.new_ones(len(x), 4) + self.shift)
+            out: Tensor = self.read(torch.tanh(self.inner(x.flatten(1)) + same))
+            return out
+
+    torch.manual_seed(0)
+    right = learn(Shifted(0.0))
+    net: Any = deepcopy(right)
+    with torch.no_grad():
+        # The same for all examples: it varies by rounding alone, and changes by rounding.
+        net.token.weight *= 1 + 1e-6
+        net.inner.weight += 0.2 * net.inner.weight.std() * torch.randn(net.inner.weight.shape)
+    report = quick(net, HELD, against=right)
+    (found,) = (found for found in report.findings if found.kind == "differs_from_reference")
+    assert found.where == ("inner",)
+
+
+def test_a_last_batch_of_one_example_leaves_the_check_of_independence() -> None:
+    report = quick(trained("perceptron"), [*HELD, (IMAGES[:1], LABELS[:1])])
+    (independence,) = (check for check in report.checks if check.name == "independence")
+    assert independence.asked
+    (refused,) = (
+        check for check in quick(trained("perceptron"), [IMAGES[:1]]).checks if check.name == "independence"
+    )
+    assert not refused.asked
