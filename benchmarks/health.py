@@ -343,13 +343,11 @@ def _tiny_variance(net: nn.Module, batches: Batches) -> None:
 
 def _ends(net: nn.Module, batches: Batches) -> list[str]:
     """The last weight layers of the branches."""
-    found = nl.residual_map(net, batches[0][0])
-    return [block.branch[-1] for block in found.blocks]
+    return [block.branch[-1] for block in nl.residual_map(net, batches[0][0]).blocks]
 
 
 def _idle(net: nn.Module, batches: Batches) -> None:
-    end = net.get_submodule(_ends(net, batches)[2])
-    for parameter in end.parameters():
+    for parameter in net.get_submodule(_ends(net, batches)[2]).parameters():
         nn.init.zeros_(parameter)
 
 

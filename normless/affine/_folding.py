@@ -153,14 +153,17 @@ def fold(
     kept_maps = _gammas(frozen, modes, kept) if gammas else {}
     outcomes = fold_affines(frozen, maps | {path: affine for path, (affine, _) in kept_maps.items()}, modes)
     done = {outcome.path: outcome for outcome in outcomes}
-    for path, (_, left) in kept_maps.items():
-        for parameter, value in left if done[path].layers else ():
-            parameter.data.copy_(value)
-            if value.any() and len(left) == 2 and parameter is left[1][0]:
-                done[path] = replace(
-                    done[path], reason="β stays, divided by γ, since a padded border would not see it"
-                )
+    done |= {path: _emptied(done[path], left) for path, (_, left) in kept_maps.items() if done[path].layers}
     return frozen, FoldReport((*(done[path] for path in maps), *(done.get(path, own) for path, own in kept.items())))
+
+
+def _emptied(outcome: NormOutcome, left: _Left) -> NormOutcome:
+    """Set γ and β of a kept norm to what folding leaves of them; return the outcome, with the reason if β stays."""
+    for parameter, value in left:
+        parameter.data.copy_(value)
+    if len(left) == 2 and left[1][1].any():
+        return replace(outcome, reason="β stays, divided by γ, since a padded border would not see it")
+    return outcome
 
 
 def flows_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[NormFlow]:

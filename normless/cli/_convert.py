@@ -66,10 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Build, convert and save the network; print the changes and the result. With ``--seal`` only seal a recipe."""
     if namespace.seal:
-        from normless.saving._folder import seal
-
-        sealed = seal(namespace.model)
-        return answer(namespace, {"sealed": str(sealed)}, f"sealed {sealed}")
+        return _sealed(namespace)
     missing = [f"--{name}" for name in ("scheme", "out") if getattr(namespace, name) is None]
     if missing:
         raise ValueError(f"Expected {' and '.join(missing)}; see normless convert --help.")
@@ -125,6 +122,14 @@ def run(namespace: Namespace) -> int:
         *(f"wrote {path}" for path in files),
     ]
     return answer(namespace, facts, "\n".join(lines))
+
+
+def _sealed(namespace: Namespace) -> int:
+    """Accept the edited recipe of a saved network."""
+    from normless.saving._folder import seal
+
+    sealed = seal(namespace.model)
+    return answer(namespace, {"sealed": str(sealed)}, f"sealed {sealed}")
 
 
 def _converted(

@@ -108,10 +108,15 @@ def diagnose(
     exam = Examination(model, *given[0], loss, optimizer, residual_map, budget=limit, steps=steps, batches=given)
     exam.investigate, exam.step = investigate, step
     with untouched(model, given, values=False):
-        checks = _run(exam)
-        if checks[-1].name == REST:
-            return Diagnosis(checks, (), len(given), tables_of(exam))
-        return Diagnosis(_with_cures(exam, checks), exam.passed.missed, len(given), tables_of(exam))
+        return _examined(exam)
+
+
+def _examined(exam: Examination) -> Diagnosis:
+    """Run the checks, and try the cures of what they found if a pass can be judged."""
+    checks = _run(exam)
+    if checks[-1].name == REST:
+        return Diagnosis(checks, (), len(exam.batches), tables_of(exam))
+    return Diagnosis(_with_cures(exam, checks), exam.passed.missed, len(exam.batches), tables_of(exam))
 
 
 def _batches_and_loss(model: nn.Module, batch: Any, loss: Loss) -> tuple[list[tuple[Any, Any]], Loss]:

@@ -115,8 +115,7 @@ def param_groups(
     is_guided, why = follows_guidelines(model, residual_map)
     decays = decays_of(policy, weight_decay, batch_norms=is_guided)
     wanted = {*PARTS} if muon_lr is not None else {*PARTS} & decays.keys()
-    if wanted:
-        roles = _refined(model, residual_map, roles, wanted)
+    roles = _refined(model, residual_map, roles, wanted) if wanted else roles
     kept = _kept(model, roles, decays)
     reason = _reason(why if "guidelines" in policy else "", kept)
     return ParameterGroups(_grouped(model, residual_map, roles, decays, rates, kept), reason)

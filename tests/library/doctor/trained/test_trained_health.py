@@ -231,8 +231,8 @@ def test_norms_that_divide_by_epsilon_are_named() -> None:
 def test_new_statistics_are_tried_without_a_last_batch_of_one_example() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5))
-    x, labels = torch.randn(3, 6), torch.arange(3)
-    report = quick(net, [(x, labels), (x[:1], labels[:1])])
+    x, labels = torch.randn(7, 6), torch.arange(7) % 5
+    report = quick(net, [(x[at : at + 3], labels[at : at + 3]) for at in (0, 3, 6)])
     (found,) = (found for found in report.findings if found.kind == "fresh_statistics")
     assert "with new statistics" in found.cure.words
 
