@@ -66,10 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Build, convert and save the network; print the changes and the result. With ``--seal`` only seal a recipe."""
     if namespace.seal:
-        from normless.saving._folder import seal
-
-        sealed = seal(namespace.model)
-        return answer(namespace, {"sealed": str(sealed)}, f"sealed {sealed}")
+        return _seal(namespace)
     missing = [f"--{name}" for name in ("scheme", "out") if getattr(namespace, name) is None]
     if missing:
         raise ValueError(f"Expected {' and '.join(missing)}; see normless convert --help.")
@@ -93,10 +90,10 @@ def run(namespace: Namespace) -> int:
         scheme = scheme.within(*namespace.only) if namespace.only else scheme
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
+        text = original_text(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)
         blocks = residual_map(model, *positional, **keywords)
         net, changes, report = _converted(namespace, model, scheme, inputs, blocks)
-        text = original_text(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
     scalars = Counter(name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1)
@@ -125,6 +122,13 @@ def run(namespace: Namespace) -> int:
         *(f"wrote {path}" for path in files),
     ]
     return answer(namespace, facts, "\n".join(lines))
+
+
+def _seal(namespace: Namespace) -> int:
+    from normless.saving._folder import seal
+
+    sealed = seal(namespace.model)
+    return answer(namespace, {"sealed": str(sealed)}, f"sealed {sealed}")
 
 
 def _converted(
