@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, answer, check_names, print_json
-from normless.saving import write_csv
+from normless.saving import replaced, write_csv
 from normless.spec import jsonable
 from normless_lab.cli._laboratory import add_executor_arguments, add_state_arguments, laboratory_of
 from normless_lab.process import read_yaml
@@ -86,11 +87,11 @@ def _run(namespace: Namespace) -> int:
     """Execute the sweep of the file; return 1 if a run failed."""
     sweep = sweep_of(namespace.file, namespace)
     failed = run_sweep(sweep, namespace)
-    if namespace.out.is_dir():
-        # By which `normless report` finds the sweep of the runs.
-        copy = namespace.out / f"{sweep.name}.yaml"
-        if copy.resolve() != namespace.file.resolve():
-            copy.write_bytes(namespace.file.read_bytes())
+    # By which `normless report` finds the sweep of the runs. Its name need not be that of a file.
+    copy, text = namespace.out / f"{namespace.file.stem}.yaml", namespace.file.read_bytes()
+    if namespace.out.is_dir() and not (copy.is_file() and copy.read_bytes() == text):
+        with replaced(copy, str(os.getpid())) as part:
+            part.write_bytes(text)
     return failed
 
 

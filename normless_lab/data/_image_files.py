@@ -146,7 +146,7 @@ def image_folder(
         raise DataNotFoundError(
             f"{root} has neither train/<class>/ with {' or '.join(_TEST_FOLDERS)}/<class>/, nor images/ with "
             "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Of a folder for each class, as "
-            "torchvision's ImageFolder reads it, --validation 0.2 (in Python, validation=0.2) holds a fifth of each "
+            "torchvision's ImageFolder reads it, the data set image_folder(validation=0.2) holds a fifth of each "
             f"class out as the test set; else name the right folder {BY_ROOT}."
         )
     return _images("image_folder", f"image files of {root.resolve().name}", sets, size, crops, workers)
@@ -329,7 +329,7 @@ def _class_folders(root: Path) -> _Sets | None:
 
 
 def _held_out(root: Path, share: float, seed: int) -> _Sets:
-    """Return the files of class folders in two parts, a share of each class in the second, and how many they are."""
+    """Return training files, test files (a share of each class) and the number of classes, of class folders."""
     if not 0 < share < 1:
         raise ValueError(f"Expected validation, a share of the images, above 0 and below 1, got {share}.")
     tests = [name for name in _TEST_FOLDERS if (root / "train").is_dir() and (root / name).is_dir()]

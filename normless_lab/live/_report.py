@@ -21,10 +21,10 @@ from normless_lab.sweeps._page import write_sweep_page
 PAGE, RUNS_FILE = "index.html", "runs.sqlite"
 
 
-def write_report(path: Path, page: Path | None = None, *, default: Path = Path()) -> list[Path]:
+def write_report(path: Path, page: Path | None = None, *, default: Path = Path("normless-sweeps")) -> list[Path]:
     """Write the page of a run's folder, of a sweep's folder, or of a sweep's YAML file; nothing for other paths.
 
-    The page is `page`, or `index.html` in the folder; each further sweep in a folder has a folder of its name there.
+    The page is `page`, or `index.html` in the folder; each further sweep there has a folder of its file's name.
 
     Args:
         path: the folder or file.
@@ -40,18 +40,19 @@ def write_report(path: Path, page: Path | None = None, *, default: Path = Path()
         return [write_page(_page_of(run_view(path)), page)]
     if path.is_file() and path.suffix in (".yaml", ".yml"):
         sweep = Sweep.from_yaml(path)
+        names = (RUNS_FILE, f"{path.stem}.yaml")
         folders = (default, *sorted(path.absolute().parent.iterdir()))
-        folder = next((folder for folder in folders if (folder / f"{sweep.name}.yaml").is_file()), None)
+        folder = next((folder for folder in folders if all((folder / name).is_file() for name in names)), None)
         if folder is None:
             raise NormlessError(
                 f"No run of the sweep {sweep.name} is in {default} or beside {path}; pass the folder that was the "
                 "--out of normless sweep run, in place of the file."
             )
-        return _pages_of(folder, [sweep], page)
+        return _pages_of(folder, {path.stem: sweep}, page)
     if not (path / RUNS_FILE).is_file():
         return []
     with names_of_data(path):
-        sweeps = [Sweep.from_yaml(file) for file in sorted(path.glob("*.yaml"))]
+        sweeps = {file.stem: Sweep.from_yaml(file) for file in sorted(path.glob("*.yaml"))}
     if not sweeps:
         raise NormlessError(
             f"{path} has runs, and no YAML file of their sweep, as normless sweep run leaves one there; pass it "
@@ -60,12 +61,13 @@ def write_report(path: Path, page: Path | None = None, *, default: Path = Path()
     return _pages_of(path, sweeps, page)
 
 
-def _pages_of(folder: Path, sweeps: list[Sweep], page: Path | None) -> list[Path]:
+def _pages_of(folder: Path, sweeps: dict[str, Sweep], page: Path | None) -> list[Path]:
+    """Write the page of each sweep by the name of its file: a sweep's own name may lead out of the folder."""
     front, written = page or folder / PAGE, list[Path]()
     with Laboratory(folder) as lab:
-        for index, sweep in enumerate(sweeps):
-            place = front.parent if not index else front.parent / sweep.name
-            *figures, made = write_sweep_page(lab.read(sweep), place, page=front.name if not index else PAGE)
+        for name, sweep in sweeps.items():
+            place, file = (front.parent / name, PAGE) if written else (front.parent, front.name)
+            *figures, made = write_sweep_page(lab.read(sweep), place, page=file)
             written += [made, *figures]
     return written
 

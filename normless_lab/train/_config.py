@@ -169,7 +169,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
 
     Args:
         model: the network as text, normless:NAME(key=value, …), torchvision:…, timm:… or FILE.py:FUNCTION, or the
-            folder of a network saved by normless convert, whose weights are trained further.
+            folder of a network saved by normless convert or of a run, whose weights are trained further.
         scheme: the edits made to it before training, such as skipinit or skipinit(alpha=1); for a saved network the
             one it has, or left out.
         data: the data set as text, such as digits or cifar10.

@@ -34,14 +34,14 @@ import pandas as pd
 
 from normless_papers.claims.checks import Claim, at_scale, below, check as decide, in_every, larger, near, within
 
-DrawRow = Mapping[str, Any]
+ClaimRow = Mapping[str, Any]
 Value = float | pd.Series
 
 
 class Facts(Protocol):
     """What an artefact measured, on which claims are declared."""
 
-    def claimed(self, row: DrawRow) -> list[Claim]:
+    def claimed(self, row: ClaimRow) -> list[Claim]:
         """Return the checks of a row."""
 
 
@@ -60,12 +60,12 @@ class Drawn(Protocol):
         """Return a number of each draw."""
 
 
-def declared(rows: Sequence[DrawRow], facts: Facts | Mapping[str, Any]) -> list[Claim]:
+def declared(rows: Sequence[ClaimRow], facts: Facts | Mapping[str, Any]) -> list[Claim]:
     """Return the checks of declared claims on facts, or on named numbers."""
-    return [check for row in rows for one in _each(row) for check in _checks(one, facts)]
+    return [check for row in rows for own in _each(row) for check in _checks(own, facts)]
 
 
-def _checks(row: DrawRow, facts: Facts | Mapping[str, Any]) -> Sequence[Claim]:
+def _checks(row: ClaimRow, facts: Facts | Mapping[str, Any]) -> Sequence[Claim]:
     if not isinstance(facts, Mapping):
         return facts.claimed(row)
     if "agree" in row:
@@ -73,17 +73,19 @@ def _checks(row: DrawRow, facts: Facts | Mapping[str, Any]) -> Sequence[Claim]:
     if "in" in row:
         return _checks({key: value for key, value in row.items() if key != "in"}, facts[row["in"]])
     if "for_each" in row:
-        named = {
-            name: [one | {"claim": one["claim"].replace("{name}", name)} for one in row["for_each"]] for name in facts
-        }
-        return [check for name, rows in named.items() for one in rows for check in _checks(one, facts[name])]
+        return [
+            check
+            for name, fact in facts.items()
+            for own in row["for_each"]
+            for check in _checks(own | {"claim": own["claim"].replace("{name}", name)}, fact)
+        ]
     return [_of_numbers(row, facts)]
 
 
 _OF_NUMBERS = ("above", "all_within", "at_most", "below", "near", "order", "within")
 
 
-def _of_numbers(row: DrawRow, facts: Mapping[str, Any]) -> Claim:
+def _of_numbers(row: ClaimRow, facts: Mapping[str, Any]) -> Claim:
     claim: str = row["claim"]
     (kind,) = (key for key in row if key in _OF_NUMBERS)
     names, (measured, *bounds) = row[kind], [facts.get(str(term), term) for term in row[kind]]
@@ -106,13 +108,13 @@ def _of_numbers(row: DrawRow, facts: Mapping[str, Any]) -> Claim:
     return replace(check, of=row.get("of", "shape"))
 
 
-def by_draw(row: DrawRow, facts: Drawn) -> list[Claim]:
+def by_draw(row: ClaimRow, facts: Drawn) -> list[Claim]:
     """Return the check of a claim on numbers by draw."""
     check = _compared(row, facts)
     return [at_scale(check, getattr(facts, row["scale"]))] if "scale" in row else [check]
 
 
-def _each(row: DrawRow) -> Iterator[DrawRow]:
+def _each(row: ClaimRow) -> Iterator[ClaimRow]:
     """Yield the row, or the rows in it, for every combination of the values that its names stand for."""
     names = row.get("each", {})
     for values in product(*names.values()):
@@ -128,7 +130,7 @@ def _named(value: Any, names: Mapping[str, Any]) -> Any:
     return [_named(item, names) for item in value] if isinstance(value, list) else value
 
 
-def _compared(row: DrawRow, facts: Drawn) -> Claim:
+def _compared(row: ClaimRow, facts: Drawn) -> Claim:
     claim: str = row["claim"]
     if "above" in row:
         first, second = (_value(term, facts) for term in row["above"])

@@ -9,7 +9,7 @@ REPRODUCE = Command(
     resumes=True,
 )
 REPORT = Command(
-    "write pages of all results of normless reproduce in a folder",
+    "write pages of results: of normless reproduce, of a run or of a sweep",
     "normless_papers.cli.report",
     "normless report normless-results",
 )

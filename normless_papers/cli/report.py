@@ -111,6 +111,12 @@ def _pages(namespace: Namespace) -> list[Path]:
     if len(directories) == 1 and source is None:
         # Other files are of results of the papers.
         pages: list[Path] = EXTENSIONS["report"](directories[0], namespace.page)
+        given = [f"--{name}" for name in ("claims", "silent", "verdicts", "runs") if namespace[name] is not None]
+        if pages and given:
+            raise NormlessError(
+                f"Expected results of normless reproduce for {' and '.join(given)}; {directories[0]} is a run or a "
+                "sweep, which has a page alone."
+            )
         if pages:
             return pages
     page = namespace.page or (source.with_suffix(".html") if source is not None else directories[0] / "index.html")

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from normless_papers.claims import Claim, check, difference, equivalent, larger, near, not_asked
-from normless_papers.claims.declared import DrawRow
+from normless_papers.claims.declared import ClaimRow
 from normless_papers.experiments.comparison import MARGIN, Comparison, ordered
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs
@@ -35,7 +35,7 @@ def compared(runs: Runs, effort: Effort) -> DeclaredComparison:
 class DeclaredComparison(Comparison):
     """A comparison, and the claims on it that entries declare."""
 
-    def claimed(self, row: DrawRow) -> list[Claim]:
+    def claimed(self, row: ClaimRow) -> list[Claim]:
         """Return the checks of a declared claim."""
         ((name, given),) = ((key, value) for key, value in row.items() if key not in ("scale", "each"))
         arguments = {key: self._argument(key, value) for key, value in given.items()}

@@ -44,7 +44,7 @@ from normless_papers.claims import (
     not_asked,
     within,
 )
-from normless_papers.claims.declared import DrawRow
+from normless_papers.claims.declared import ClaimRow
 from normless_papers.claims.training import chance_of, is_control, trains
 
 # `normless_papers.experiments.runs.Runs`, whose file imports this one.
@@ -54,7 +54,7 @@ Labels = Mapping[str, Any]
 _RUNS = 3
 
 
-def claimed_of(runs: Runs, row: DrawRow) -> list[Claim]:
+def claimed_of(runs: Runs, row: ClaimRow) -> list[Claim]:
     """Return the checks of a row on some runs, one for each size that it is about."""
     if "over" not in row:
         return [_claimed(_Sized(runs, row, {}), row["claim"])]
@@ -70,7 +70,7 @@ def claimed_of(runs: Runs, row: DrawRow) -> list[Claim]:
 class _Sized:
     """The terms of a row at a size."""
 
-    def __init__(self, runs: Runs, row: DrawRow, size: Labels) -> None:
+    def __init__(self, runs: Runs, row: ClaimRow, size: Labels) -> None:
         self.runs, self.row, self.size = runs, row, size
 
     def labels(self, given: Labels) -> dict[str, Any]:

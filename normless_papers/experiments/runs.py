@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.sweeps import OUTCOMES, SHARE, Laboratory, Sweep, SweepResult, is_minimized, optima
 from normless_papers.claims import UNKNOWN, Claim, Estimate, larger, not_asked, premise, replicates
-from normless_papers.claims.declared import DrawRow
+from normless_papers.claims.declared import ClaimRow
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY, Evidence
 from normless_papers.experiments.effort import TrainingSweeps
@@ -151,7 +151,7 @@ class Runs:
             self._accuracies[key] = best_accuracy(self.chosen(**labels), self.best)
         return self._accuracies[key]
 
-    def claimed(self, row: DrawRow) -> list[Claim]:
+    def claimed(self, row: ClaimRow) -> list[Claim]:
         """Return the checks of a declared claim; see `normless_papers.experiments.run_claims`."""
         return claimed_of(self, row)
 

@@ -16,7 +16,7 @@ from normless_lab.plots import ROLE_INKS, SCHEME_INKS, TEXT, Ink
 from normless_lab.sweeps import Point, is_minimized
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Claim, Estimate, larger
-from normless_papers.claims.declared import DrawRow
+from normless_papers.claims.declared import ClaimRow
 from normless_papers.claims.training import LEAST, best_accuracy, chance_of, trains
 from normless_papers.evidence import QUANTITY
 from normless_papers.experiments.effort import Effort, TrainingSweeps
@@ -103,7 +103,7 @@ class DecayComparison:
         enough = self.trained(l2, **labels) or self.trained(BASELINE, **labels)
         return compared if enough else replace(compared, verdict="inconclusive")
 
-    def claimed(self, row: DrawRow) -> list[Claim]:
+    def claimed(self, row: ClaimRow) -> list[Claim]:
         """Return the check of a declared claim: `better` or `worse` is the choice, `among` its other labels."""
         wanted = "better" in row
         labels, by = row.get("among", {}), row.get("by", 0.0)

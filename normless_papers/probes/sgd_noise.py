@@ -69,11 +69,14 @@ def noise_table(
 
         full = gradient(torch.arange(len(inputs), device=inputs.device))
         for rate, drawn in minibatches:
-            errors = [rate * (gradient(indices) - full) for indices in drawn]
-            squares, (count, size) = [float(error.square().sum()) for error in errors], drawn.shape
+            total, squares, (count, size) = torch.zeros_like(full), list[float](), drawn.shape
+            for indices in drawn:
+                error = rate * (gradient(indices) - full)
+                total += error
+                squares.append(float(error.square().sum()))
             predicted = rate**2 * noise / size
             row = {"batch_size": size, "learning_rate": rate, "draws": count, "noise": float(np.mean(squares))}
             row["standard_error"] = float(np.std(squares, ddof=1)) / count**0.5 if count > 1 else float("nan")
-            row |= {"predicted_noise": predicted, "bias": float(sum(errors, torch.zeros_like(full)).norm()) / count}
+            row |= {"predicted_noise": predicted, "bias": float(total.norm()) / count}
             rows.append(row | {"predicted_bias": (predicted / count) ** 0.5})
     return pd.DataFrame(rows)

@@ -32,7 +32,7 @@ from normless_papers.claims import (
     quantity_table,
 )
 from normless_papers.claims.agreement import ROUNDING, Agreement, agreement
-from normless_papers.claims.declared import DrawRow
+from normless_papers.claims.declared import ClaimRow
 from normless_papers.experiments.effort import Effort, TrainingSweeps
 from normless_papers.experiments.runs import Runs
 from normless_papers.networks.seeded_inputs import seeded
@@ -92,7 +92,7 @@ def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Claim]
     """Check the runs, the prescribed rate of warm starts, and the training rates of their first epochs."""
     search, prescribed, first = facts
     numbers = {"smallest": min(first, default=math.nan), "largest": max(first, default=math.nan)}
-    rows: list[DrawRow] = [
+    rows: list[ClaimRow] = [
         {"claim": "The highest rate of unnormalized warm start is 0.01.", "highest_is": [WARM, 0.01]},
         {
             "claim": "With a warm start the largest usable rate is larger than without",

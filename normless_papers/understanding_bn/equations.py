@@ -111,7 +111,7 @@ def _equation_2(facts: tuple[pd.DataFrame, pd.DataFrame, int, int]) -> Tests:
     """Check exactly over every minibatch of a tiny network, and within errors over random ones of a ResNet.
 
     Both tables have `batch_size`, `learning_rate`, `noise`, `predicted_noise` and `bias`, the length of the mean
-    error; the second is that of `sgd_noise_table`. Depth and number of draws are those of the ResNet.
+    error; the second is that of random minibatches. Depth and number of draws are those of the ResNet.
     """
     exact, drawn, depth, draws = facts
     noise = exact.set_index(["batch_size", "learning_rate"])["noise"]

@@ -21,7 +21,7 @@ from normless_lab.plots import new_panels
 from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Claim, Estimate, quantity_table, replicates
-from normless_papers.claims.declared import DrawRow, by_draw
+from normless_papers.claims.declared import ClaimRow, by_draw
 from normless_papers.evidence import QUANTITY
 from normless_papers.networks.seeded_inputs import convert, seeded
 from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients
@@ -209,7 +209,7 @@ class MeasuredDraws:
         """Return the rows of one kind of network, indexed by draw."""
         return self.table[self.table["batch_norm"] == batch_norm].set_index("draw")
 
-    def claimed(self, row: DrawRow) -> list[Claim]:
+    def claimed(self, row: ClaimRow) -> list[Claim]:
         """Return the check of a declared claim."""
         return by_draw(row, self)
 

@@ -27,7 +27,7 @@ from normless_papers.claims import (
     replicates,
     within,
 )
-from normless_papers.claims.declared import DrawRow
+from normless_papers.claims.declared import ClaimRow
 from normless_papers.claims.training import best_accuracy, runs_do_not_train
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.effort import Effort, TrainingSweeps
@@ -150,7 +150,7 @@ class RateSearch:
         runs = self.of(name)
         return runs.iloc[:0] if self.highest(name) == 0 else chosen(runs, rate=best_rate(runs))
 
-    def claimed(self, row: DrawRow) -> list[Claim]:
+    def claimed(self, row: ClaimRow) -> list[Claim]:
         """Return the check of a declared claim, a row with one of these keys.
 
         - `highest_is` or `best_is: [name, rate]`: the rate of a network is the published one, which is decided only
@@ -233,7 +233,7 @@ def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float
     """Check the search, the relative epochs of the rate's drops, and the factors of the drops."""
     search, drops, factors = facts
     largest = search.runs.table["rate"].max()
-    rows: list[DrawRow] = [
+    rows: list[ClaimRow] = [
         {"claim": "With batch norm the search selects the rate 0.1.", "best_is": [WHOLE, 0.1]},
         {"claim": "Without it the largest usable rate is 0.0001.", "highest_is": [NONE, 1e-4]},
         {"claim": "The largest usable rate is larger with batch norm", "highest_above": [WHOLE, NONE]},

@@ -169,3 +169,21 @@ def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any) ->
     for words, removed in (((), False), (("--yes",), True)):
         assert said("prune", str(file), *words)[0] == {"rows": 2, "folders": [], "removed": removed}
     assert said("prune", str(file))[0]["rows"] == 0
+
+
+def test_report_writes_the_page_of_a_sweep(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its file or the folder of its runs; names in the files of a folder lead to no place outside of it."""
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load(file.read_text()) | {"axes": {"scheme": ["none"]}, "name": "my/depth"}
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main(["sweep", "run", str(file), "--workers", "1"]) == 0
+    folder = tmp_path / "normless-sweeps"
+    assert (folder / file.name).read_bytes() == file.read_bytes()
+    assert main(["report", str(file)]) == 0
+    page = (folder / "index.html").read_text("utf-8")
+    assert "my/depth" in page
+    (folder / "other.yaml").write_text(yaml.safe_dump(content | {"name": "../../escaped"}, sort_keys=False))
+    assert main(["report", str(folder)]) == 0
+    assert (folder / "tiny" / "index.html").is_file()
+    assert not (tmp_path.parent / "escaped").exists()
+    assert main(["report", str(folder), "--claims", "claims.md"]) == 2
