@@ -2,8 +2,8 @@
 
 Code is executed if a person named it: in an argument of a command or a function, or in a configuration of their own.
 A text that is read from data (a saved network, the folder of a run, a table of results) names entries of our tables,
-and only such code as a person named before in this process, or as they saved or trained a network of, if the file is
-unchanged.
+and only such code as a person named before in this process, or as they saved or trained a network of, if the file and
+all modules beside it are unchanged.
 """
 
 from __future__ import annotations

@@ -125,6 +125,7 @@ def run(namespace: Namespace) -> int:
 
 
 def _seal(namespace: Namespace) -> int:
+    """Make the edited recipe in the folder one that is accepted."""
     from normless.saving._folder import seal
 
     sealed = seal(namespace.model)
