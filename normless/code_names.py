@@ -2,8 +2,8 @@
 
 Code is executed if a person named it: in an argument of a command or a function, or in a configuration of their own.
 A text that is read from data (a saved network, the folder of a run, a table of results) names entries of our tables,
-and only such code as a person named before in this process, or as they saved or trained a network of, if the file is
-unchanged.
+and only such code as a person named before in this process, or as they saved or trained a network of, if the file and
+all modules beside it are unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normless._internal.code_digest import digest_of_code
+from normless._internal.code_digest import digest_of_importable
 from normless.errors import UntrustedCodeError
 from normless.exclusive import borrowing, exclusive
 from normless.spec import split_source, split_terms
@@ -37,6 +37,7 @@ _FILES: dict[str, Path] = {}
 _NEIGHBOURS: dict[str, Path] = {}
 # What persons named: file or module, and name in it.
 _NAMED_BY_PERSONS: set[tuple[str, str]] = set()
+_TRUSTED = ""  # data that a person trusts, and did not write
 _DATA: ContextVar[str | None] = ContextVar("data whose texts are resolved", default=None)
 
 
@@ -46,7 +47,7 @@ def names_of_data(where: str | Path, *, trust_code: bool = False) -> Iterator[No
 
     Nothing is refused with `trust_code`, or if the environment variable `NORMLESS_TRUST_CODE` is 1.
     """
-    token = _DATA.set(None if trust_code or os.environ.get(TRUST) == "1" else str(where))
+    token = _DATA.set(_TRUSTED if trust_code or os.environ.get(TRUST) == "1" else str(where))
     try:
         yield
     finally:
@@ -55,12 +56,12 @@ def names_of_data(where: str | Path, *, trust_code: bool = False) -> Iterator[No
 
 def of_data() -> str | None:
     """Return the untrusted data whose texts are being resolved, or None."""
-    return _DATA.get()
+    return _DATA.get() or None
 
 
 def name_code(*texts: str) -> None:
     """Note the code in texts of models, schemes and data sets that a person wrote; within `names_of_data`, none."""
-    if of_data() is None:
+    if _DATA.get() is None:
         for text in texts:
             for term in split_terms(text) if ":" in text else ():
                 source, call = split_source(term)
@@ -72,13 +73,17 @@ def remember_code(*texts: str) -> None:
 
     They are in the person's own folder, ``$XDG_STATE_HOME/normless``; where that cannot be written, nothing is kept.
     """
+    if os.environ.get(TRUST) == "1":
+        return  # Data, and not the person, may have named the code.
     for text in texts:
         for term in split_terms(text) if ".py:" in text else ():
             source, call = split_source(term)
             key = _key(source.removesuffix(":"), call.partition("(")[0].strip())
-            digest = digest_of_code(Path(key[0])) if key in _NAMED_BY_PERSONS else None
-            if digest is not None:
-                with suppress(OSError, RuntimeError):
+            if key not in _NAMED_BY_PERSONS:
+                continue
+            with suppress(OSError, RuntimeError):
+                digest = digest_of_importable(Path(key[0]))
+                if digest is not None:
                     record = _record_of(key)
                     record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                     record.write_text(digest, encoding="utf-8")
@@ -88,14 +93,19 @@ def _is_remembered(key: tuple[str, str]) -> bool:
     """Whether a person saved or trained a network of this file before, and it has not changed since then."""
     if not key[0].endswith(".py"):
         return False
-    with suppress(OSError, RuntimeError):
-        return _record_of(key).read_text(encoding="utf-8") == digest_of_code(Path(key[0]))
+    with suppress(OSError, RuntimeError, ValueError):  # the last of a damaged record
+        return _record_of(key).read_text(encoding="utf-8") == digest_of_importable(Path(key[0]))
     return False
 
 
 def _record_of(key: tuple[str, str]) -> Path:
-    states = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser()
-    return states / "normless" / "code" / sha256(":".join(key).encode()).hexdigest()
+    return _states() / "code" / sha256(":".join(key).encode()).hexdigest()
+
+
+def _states() -> Path:
+    """Return the person's own folder; a relative XDG_STATE_HOME could be in a folder of data, and does not count."""
+    states = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (states if states.is_absolute() else Path.home() / ".local" / "state") / "normless"
 
 
 def object_named(name: str) -> Any:
@@ -115,7 +125,7 @@ def object_named(name: str) -> Any:
         )
     module = module_of_file(source) if source.endswith(".py") else import_module(source)
     FILES_OF_USERS.add(str(getattr(module, "__file__", source)))
-    if data is None:
+    if _DATA.get() is None:
         _NAMED_BY_PERSONS.add(key)
     return getattr(module, own, None)
 
@@ -164,11 +174,16 @@ def neighbours_of(source: str | Path) -> Iterator[None]:
             for module in [module for module in sys.modules if module.partition(".")[0] == name]:
                 del sys.modules[module]
             del _NEIGHBOURS[name]
-    before = set(sys.modules)
+    before, prefix = set(sys.modules), sys.pycache_prefix
     sys.path.insert(0, str(folder))
+    if of_data() is not None:
+        # The compiled files beside the source may be of other code.
+        with suppress(RuntimeError):  # there is no home
+            sys.pycache_prefix = str(_states() / "pycache")
     try:
         yield
     finally:
+        sys.pycache_prefix = prefix
         with suppress(ValueError):
             sys.path.remove(str(folder))
         for name in sys.modules.keys() - before:

@@ -10,7 +10,7 @@ def check_plain(text: str) -> None:
     """Check that YAML has few levels, no null bytes, and no aliases, which can stand for more than fits in memory.
 
     Raises:
-        ValueError: it has.
+        ValueError: it has many levels, null bytes or aliases.
         yaml.YAMLError: it is not YAML.
     """
     import yaml

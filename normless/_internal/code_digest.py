@@ -5,7 +5,24 @@ from __future__ import annotations
 import ast
 import hashlib
 from functools import lru_cache
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
+from pkgutil import iter_modules
+
+# In the order in which Python takes them.
+_LOADERS = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
 
 
 def digest_of_code(path: Path) -> str | None:
@@ -16,6 +33,27 @@ def digest_of_code(path: Path) -> str | None:
     for file in modules_of(path):
         whole.update(f"{'' if file == path else file.relative_to(path.parent).as_posix()}\n".encode())
         whole.update(hashlib.sha256(file.read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def digest_of_importable(path: Path) -> str | None:
+    """Return the SHA-256 of `digest_of_code` and of all modules in the folders of the file and of what it imports.
+
+    Any of them may be imported by a name that is computed, or in place of a module elsewhere; None as there.
+    """
+    code = digest_of_code(path)
+    if code is None:
+        return None
+    whole = hashlib.sha256(code.encode())
+    above = {folder for module in modules_of(path) for folder in module.parents}
+    for folder in sorted(folder for folder in above if folder.is_relative_to(path.parent)):
+        finder = FileFinder(str(folder), *_LOADERS)
+        for name in sorted(module.name for module in iter_modules([str(folder)])):
+            spec = finder.find_spec(name)
+            if spec is not None and spec.origin is not None:
+                origin = Path(spec.origin)
+                whole.update(f"{origin.relative_to(path.parent).as_posix()}\n".encode())
+                whole.update(hashlib.sha256(origin.read_bytes()).digest())
     return whole.hexdigest()
 
 

@@ -73,7 +73,7 @@ class BatchAxis:
             axis = operation.arguments[1] % len(given)
             made = "unknown" if axis == where.axis else replace(where, axis=where.axis - (axis < where.axis))
         elif name in ("cat", "stack"):
-            made = self._joined(operation, [one for one, _ in known], len(given))
+            made = self._joined(operation, [axis for axis, _ in known], len(given))
         elif name in ops.REDUCTION and len(shape) < len(given):
             made = _reduced(operation, where, given)
         elif name == "einsum":
@@ -145,7 +145,7 @@ def _reduced(operation: Operation, where: Along, given: tuple[int, ...]) -> Wher
         return "unknown"
     gone = {axis % len(given) for axis in ((axes,) if isinstance(axes, int) else axes)}
     return (
-        "unknown" if where.axis in gone else replace(where, axis=where.axis - sum(one < where.axis for one in gone))
+        "unknown" if where.axis in gone else replace(where, axis=where.axis - sum(axis < where.axis for axis in gone))
     )
 
 

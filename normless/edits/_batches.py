@@ -63,8 +63,9 @@ def run_batches(
     Return the floating-point tensors that it returns for each batch, on the CPU; a hook may raise `Enough`.
     """
     outputs: list[list[Tensor]] = []
-    with hooked(surgery, paths, _of_values(surgery, hook)), running(surgery.model, False, batches):
-        for given in batches or surgery.calibration.batches or [surgery.example]:
+    taken = batches or surgery.calibration.batches or [surgery.example]
+    with hooked(surgery, paths, _of_values(surgery, hook)), running(surgery.model, False, taken):
+        for given in taken:
             inputs, kwargs = on_device_of(surgery.model, *given)
             try:
                 returned = applied(surgery.model, *inputs, **kwargs)

@@ -180,7 +180,7 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
                 found.append(run.path)
 
     inputs, kwargs = surgery.example
-    with running(surgery.model, training), followed(surgery.model, leave=leave):
+    with running(surgery.model, training, inputs, kwargs), followed(surgery.model, leave=leave):
         applied(surgery.model, *inputs, **kwargs)
     return (found or [""])[0] or "its own forward", largest
 

@@ -232,7 +232,7 @@ def _axes(operation: Operation, parameter: str, dim: int) -> _Axes | None:
 
 def _axes_in_einsum(operation: Operation, parameter: str, dim: int) -> _Axes | None:
     letters, result, members = einsum_of(operation)
-    at = [k for k, one in enumerate(members) if isinstance(one, Fixed) and parameter in one.parameters]
+    at = [k for k, member in enumerate(members) if isinstance(member, Fixed) and parameter in member.parameters]
     if len(at) != 1 or not result.isalpha() or len(letters[at[0]]) != dim:
         return None
     own, others = letters[at[0]], "".join(letters[: at[0]] + letters[at[0] + 1 :])

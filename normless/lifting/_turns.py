@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from itertools import cycle, groupby, islice
+from itertools import groupby
 from typing import Any, Literal
 
 from torch import nn
@@ -38,8 +38,9 @@ def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...], order: Or
 
 def in_turns(names: list[str]) -> tuple[Order, list[str]]:
     """Return the order in which the children of these names, one for each run, take turns, and each child's name."""
-    own, sizes = [*dict.fromkeys(names)], range(1, len(names))
-    period = next((size for size in sizes if names == [*islice(cycle(names[:size]), len(names))]), 0)
+    own = [*dict.fromkeys(names)]
+    sizes = [size for size in range(1, len(names)) if len(names) % size == 0]
+    period = next((size for size in sizes if names == names[:size] * (len(names) // size)), 0)
     if period:
         return "cycle", names[:period]
     is_grouped = len(own) < len(names) and own == [name for name, _ in groupby(names)]

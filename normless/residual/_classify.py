@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -37,13 +35,6 @@ def kind_of(module: nn.Module) -> LayerKind | None:
     if isinstance(module, _DropoutNd):
         return "dropout" if module.p > 0 else None
     return next((kind for kind, classes in _CLASSES.items() if isinstance(module, classes)), None)
-
-
-def window_size(pool: nn.Module) -> int:
-    """Return the number of elements in the window of a max or average pooling."""
-    kernel: Any = pool.kernel_size
-    axes = next(n for n in (1, 2, 3) if isinstance(pool, (getattr(nn, f"MaxPool{n}d"), getattr(nn, f"AvgPool{n}d"))))
-    return prod(kernel) if isinstance(kernel, tuple) else int(kernel) ** axes
 
 
 def computed_kind(operations: Sequence[Operation]) -> LayerKind | None:

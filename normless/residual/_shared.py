@@ -57,7 +57,7 @@ def _identity(block: ResidualBlock) -> Any:
     weights = frozenset(name for layer in block.branch_layers if layer.kind == "weight" for name in layer.parameters)
     additions = tuple((*addition.made_by.spot[:3], addition.branch) for addition in block.additions)
     if not weights or not (additions or block.sum):
-        return tuple(layer.path for layer in block.layers), additions, block.sum, block.name.partition("#")[0]
+        return tuple(layer.path for layer in block.layers), additions, block.sum, block.module
     return weights, additions, block.sum
 
 
@@ -79,8 +79,8 @@ def _aligned(known: ResidualBlock, later: ResidualBlock) -> Iterator[tuple[Hasha
     for spot, layers in _by_spot(later.layers).items():
         for layer, first in zip(layers, spots.get(spot, ()), strict=False):
             yield layer.key, first.key
-    for addition, one in zip(later.additions, known.additions, strict=True):
-        yield addition.made_by, one.made_by
+    for addition, former in zip(later.additions, known.additions, strict=True):
+        yield addition.made_by, former.made_by
     for inner, own in zip(later.inner, known.inner, strict=False):
         if len(inner.additions) == len(own.additions):
             yield from _aligned(own, inner)

@@ -34,14 +34,19 @@ def seal(path: str | Path) -> Path:
         RecipeError: there is no recipe, it cannot be read, or its weights are not those beside it.
     """
     folder = Path(path)
-    recipe, intact, _ = read(folder, edited=True)
-    if intact is None:
-        raise RecipeError(
-            f"The weights {folder / WEIGHTS_FILE} are not those that the recipe names: nothing is sealed."
-        )
-    with alone_in(folder), replaced(folder / RECIPE_FILE, token_hex(8)) as part:
-        part.write_text(recipe.written(folder), encoding="utf-8")
-    return folder / RECIPE_FILE
+    while True:
+        before = _version(folder)
+        recipe, intact, _ = read(folder, edited=True)
+        if intact is None:
+            raise RecipeError(
+                f"The weights {folder / WEIGHTS_FILE} are not those that the recipe names: nothing is sealed."
+            )
+        with alone_in(folder):
+            # Another process may have saved a network meanwhile.
+            if before == _version(folder):
+                with replaced(folder / RECIPE_FILE, token_hex(8)) as part:
+                    part.write_text(recipe.written(folder), encoding="utf-8")
+                return folder / RECIPE_FILE
 
 
 def written(net: nn.Module, recipe: Recipe, folder: Path) -> Path:

@@ -22,6 +22,8 @@ from normless.spec import RECIPE_FILE, split_source, split_terms
 
 _FORMAT = 4
 _TENSOR = {"shape", "dtype"}
+# The types of what a recipe has of a kind of modules.
+_OF_MODULE = {"class": str, "settings": dict, "absent": list, "paths": list}
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,9 @@ def read_recipe(folder: Path, *, edited: bool = False) -> Recipe:
     """
     path = folder / RECIPE_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise RecipeError(
-            f"There is no saved network in {folder}: it has no {RECIPE_FILE}, and no config.yaml of a run."
-        ) from error
+        raise RecipeError(f"There is no saved network in {folder}: it has no {RECIPE_FILE}.") from error
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
     kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict}
@@ -118,6 +118,8 @@ def read_recipe(folder: Path, *, edited: bool = False) -> Recipe:
     wrong = sorted(kinds.keys() ^ values.keys())
     wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
     wrong = wrong or [name for name, part in values["state"].items() if not _is_part_of_state(name, part)]
+    wrong = wrong or ["training"] * any(not isinstance(mode, bool) for mode in values["training"].values())
+    wrong = wrong or ["code"] * any(not isinstance(digest, str | None) for digest in values["code"].values())
     if wrong:
         raise RecipeError(f"{path} is not a recipe of a network: {', '.join(wrong)} is not as normless writes it.")
 
@@ -133,12 +135,27 @@ def read_recipe(folder: Path, *, edited: bool = False) -> Recipe:
 def _is_part_of_state(name: str, value: Any) -> bool:
     """Whether a value is valid for the attribute of `State` with this name."""
     parts: dict[str, Callable[[Any], bool]] = {
-        "modules": lambda item: isinstance(item, dict) and item.keys() == {"class", "settings", "absent", "paths"},
-        "ties": lambda item: isinstance(item, list),
+        "modules": _is_kind_of_modules,
+        "ties": _are_texts,
         "fixed": lambda item: isinstance(item, str),
         "buffers": lambda item: isinstance(item, str),
     }
     return name in parts and isinstance(value, list) and all(map(parts[name], value))
+
+
+def _is_kind_of_modules(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != _OF_MODULE.keys():
+        return False
+    is_typed = all(isinstance(value[name], kind) for name, kind in _OF_MODULE.items())
+    return is_typed and _are_texts(value["absent"]) and _are_texts(value["paths"])
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _with_path(source: str, change: Callable[[str], str]) -> str:

@@ -61,7 +61,7 @@ def set_settings(net: nn.Module, kinds: list[dict[str, Any]]) -> None:
             _refuse_part_of_class(modules[path], name)
             try:
                 settings[name] = _restored(value, settings.get(name))
-            except _NotStoredError:
+            except (_NotStoredError, TypeError, ValueError):
                 what = f"{name} of {path or 'the network'}, a {kind['class']}, is {_in_words(value)}"
                 here = _in_words(now[path]["settings"].get(name))
                 raise RecipeError(

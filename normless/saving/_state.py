@@ -115,7 +115,7 @@ def _outputs(
     """Return the tensors that a network returns with fixed random numbers, or None if it does not run."""
     if training and any(parameter.device.type != "cpu" for parameter in net.parameters()):
         return None  # The random state of a GPU is not restored.
-    with running(net, training):
+    with running(net, training, arguments):
         torch.default_generator.manual_seed(0)
         try:
             return [

@@ -278,6 +278,70 @@ def test_a_recipe_replaces_no_part_of_a_class(name: str, mine: Path) -> None:
         nl.load("net", edited=True)
 
 
+def first_module(**changes: Any) -> dict[str, Any]:
+    return {"class": "Linear", "settings": {}, "absent": [], "paths": []} | changes
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"training": {"": "yes"}},
+        {"code": {"mine.py": 5}},
+        {"state": {"modules": [first_module(paths=5)]}},
+        {"state": {"modules": [first_module(settings=5)]}},
+        {"state": {"modules": [first_module(paths=["0"], settings={"in_features": float("nan")})]}},
+        {"state": {"ties": [[5]]}},
+    ],
+    ids=str,
+)
+def test_a_recipe_of_wrong_types_is_told(edits: dict[str, Any], mine: Path) -> None:
+    nl.save(nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS), "net", PLAIN_TEXT)
+    recipe = Path("net/recipe.json")
+    recipe.write_text(json.dumps(json.loads(recipe.read_text()) | edits))
+    with pytest.raises(nl.errors.RecipeError, match="is not"):
+        nl.load("net", edited=True)
+    assert main(["convert", "--seal", "net"]) == 2
+
+
+@pytest.mark.parametrize("value", [{"float": "xx"}, {"items": 5}, {"set": 5}], ids=str)
+def test_a_setting_that_cannot_be_read_is_told(value: Any, mine: Path) -> None:
+    nl.save(nl.convert(build_model(PLAIN_TEXT), "skipinit", VECTORS), "net", PLAIN_TEXT)
+    recipe = Path("net/recipe.json")
+    values = json.loads(recipe.read_text())
+    kind = next(kind for kind in values["state"]["modules"] if "in_features" in kind["settings"])
+    kind["settings"]["in_features"] = value
+    recipe.write_text(json.dumps(values))
+    assert main(["convert", "--seal", "net"]) == 0
+    with pytest.raises(nl.errors.RecipeError, match=r"in_features of .*, a .*a recipe cannot hold it"):
+        nl.load("net")
+
+
+DOUBLING = """
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x.mul_(2)
+        return x + self.layer(self.norm(x))
+
+def net():
+    return Block()
+"""
+
+
+def test_a_network_that_writes_into_its_input_is_saved(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DOUBLING)
+    text = f"{tmp_path / 'mine.py'}:net"
+    net = nl.convert(build_model(text), "skipinit", VECTORS.clone())
+    nl.save(net, tmp_path / "net", text, example_inputs=VECTORS.clone())
+    loaded = nl.load(tmp_path / "net")
+    torch.testing.assert_close(loaded(VECTORS.clone()), net(VECTORS.clone()), rtol=0, atol=0)
+
+
 SMALL_IMAGES = torch.randn(2, 3, 8, 8)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import normless as nl
 from normless.conversion import scheme_of
 from normless.models._spec import build_model, build_with_inputs, fitted_spec
+from normless.saving import _folder
 
 CIFAR = "normless:resnet_cifar(depth=8)"
 FOREIGN = "timm:test_resnet"
@@ -222,6 +223,23 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
     left = {*names} - ({"model.a.safetensors"} if locks else set())
     former = set() if locks else {"model.safetensors"}
     assert {file.name for file in folder.iterdir()} == left | former | {weights.name, recipe.name}
+
+
+def test_sealing_keeps_a_network_that_is_saved_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two: tuple[nn.Module, nn.Module]
+) -> None:
+    read, others = _folder.read, [two[1]]
+
+    def read_before_another_is_saved(folder: Path, *, edited: bool) -> Any:
+        found = read(folder, edited=edited)
+        if others:
+            nl.save(others.pop(), folder)
+        return found
+
+    monkeypatch.setattr(_folder, "read", read_before_another_is_saved)
+    _folder.seal(tmp_path / "net")
+    monkeypatch.undo()
+    assert same_state(nl.load(tmp_path / "net", DENSE), two[1])
 
 
 def test_a_text_of_trained_weights_is_recorded_without_them(tmp_path: Path) -> None:

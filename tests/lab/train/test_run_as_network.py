@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -77,10 +82,75 @@ def test_code_that_a_person_trained_is_taken_while_it_is_unchanged(
 def test_the_digest_of_code_that_data_name_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "theirs.py").write_text(CODE)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    text = f"{tmp_path / 'theirs.py'}:network"
     with code_names.names_of_data("recipe.json", trust_code=True):
-        code_names.object_named(f"{tmp_path / 'theirs.py'}:network")
-    code_names.remember_code(f"{tmp_path / 'other.py'}:network")
+        code_names.object_named(text)
+    code_names.remember_code(text)
+    # A command passes the text of a recipe on as if a person wrote it.
+    code_names.object_named(text)
+    monkeypatch.setenv(code_names.TRUST, "1")
+    code_names.remember_code(text)
     assert not (tmp_path / "state").exists()
+    monkeypatch.delenv(code_names.TRUST)
+    code_names.remember_code(text)
+    assert (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("state", ["", "state"])
+def test_no_folder_of_data_brings_digests_along(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "mine.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path / "data")
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    code_names.object_named(f"{tmp_path / 'mine.py'}:network")
+    code_names.remember_code(f"{tmp_path / 'mine.py'}:network")
+    assert not [*(tmp_path / "data").iterdir()]
+    (record,) = (tmp_path / "home" / ".local" / "state" / "normless" / "code").iterdir()
+    monkeypatch.setattr(code_names, "_NAMED_BY_PERSONS", set())
+    with code_names.names_of_data("recipe.json"):
+        code_names.object_named(f"{tmp_path / 'mine.py'}:network")
+        record.write_bytes(b"\xff")  # damaged
+        with pytest.raises(UntrustedCodeError):
+            code_names.object_named(f"{tmp_path / 'mine.py'}:network")
+
+
+@pytest.mark.parametrize("other", ["chunk.py", "helper.py", "parts/inner.py", "helper" + EXTENSION_SUFFIXES[0]])
+def test_code_beside_a_file_that_a_person_named_is_as_it_was(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "code"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "parts" / "used.py").write_text("")
+    (folder / "helper.py").write_text("")
+    (folder / "mine.py").write_text(f"import importlib\nimport parts.used\nimportlib.import_module('helper')\n{CODE}")
+    text = f"{folder / 'mine.py'}:network"
+    code_names.object_named(text)
+    code_names.remember_code(text)
+    monkeypatch.setattr(code_names, "_NAMED_BY_PERSONS", set())
+    with code_names.names_of_data("recipe.json"):
+        code_names.object_named(text)
+        (folder / other).write_text("# of somebody else")
+        with pytest.raises(UntrustedCodeError):
+            code_names.object_named(text)
+
+
+def test_compiled_code_beside_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    mine, theirs = tmp_path / "mine.py", tmp_path / "theirs.txt"
+    mine.write_text(CODE)
+    theirs.write_text("raise SystemExit('of somebody else')")
+    code_names.object_named(f"{mine}:network")
+    code_names.remember_code(f"{mine}:network")
+    cache = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(theirs), cfile=cache_from_source(mine), invalidation_mode=cache)
+    monkeypatch.setattr(code_names, "_NAMED_BY_PERSONS", set())
+    os.utime(mine, (1, 1))  # so that it is executed again
+    prefix = sys.pycache_prefix
+    with code_names.names_of_data("recipe.json"):
+        assert code_names.object_named(f"{mine}:network") is not None
+    assert sys.pycache_prefix == prefix
 
 
 def test_its_configuration_goes_on_in_its_folder(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.errors import UnsupportedEditError
+from normless.lifting._turns import in_turns
 from normless.nn import ResidualSum
 
 X = torch.randn(5, 4)
@@ -121,3 +122,11 @@ def test_a_norm_that_stays_keeps_its_code() -> None:
     assert list(nl.residual_map(model, X).norms) == [":inner", ":top"]
     with pytest.raises(UnsupportedEditError, match="the same code computes :top, which stays"):
         nl.convert(model, "only_top_norm", X)
+
+
+@pytest.mark.parametrize(
+    ("runs", "order", "own"),
+    [("abab", "cycle", "ab"), ("aba", "once", "aba"), ("aa", "cycle", "a"), ("aabb", "loop", "ab")],
+)
+def test_a_cycle_is_complete(runs: str, order: str, own: str) -> None:
+    assert in_turns([*runs]) == (order, [*own])

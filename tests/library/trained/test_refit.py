@@ -119,6 +119,23 @@ def test_the_original_the_random_state_and_what_is_trained_are_unchanged(scheme:
     assert torch.equal(nl.load(tmp_path, small())(x), net(x))
 
 
+class Doubling(nn.Module):
+    """A network that writes into its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = post_activation()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x.mul_(2))
+
+
+def test_batches_that_forward_code_writes_into_are_unchanged() -> None:
+    x = images()
+    nl.refit(Doubling(), GROUPS, x)
+    assert torch.equal(x, images())
+
+
 @pytest.mark.parametrize("scheme", ["skipinit", GROUPS])
 def test_saved_loaded_exported_and_said_by_a_text(scheme: str, tmp_path: Path) -> None:
     model, x = pre_activation(), images()
