@@ -1,4 +1,4 @@
-"""How often `nl.check_health` is right: networks trained here without a fault, and the same with one.
+"""How often `nl.diagnose_trained` is right: networks trained here without a fault, and the same with one.
 
 `python -m benchmarks.health [--seeds 3] [--cache FOLDER]` prints for each network without a fault its findings and
 the largest value of every quantity, and for each fault whether kind and module come first. The counts are in
@@ -357,7 +357,7 @@ def _massive(net: nn.Module, batches: Batches) -> None:
 
 def healthy(network: Network, seed: int, cache: Path | None) -> str:
     """Return what is found in a network without a fault, and the largest of each quantity."""
-    report = nl.check_health(trained(network, seed, cache), calibration(network), loss=cross_entropy)
+    report = nl.diagnose_trained(trained(network, seed, cache), calibration(network), loss=cross_entropy)
     ends = report.table[list(QUANTITIES)].agg(["min", "max"])
     told = ", ".join(found.kind for found in report.findings) or "healthy"
     told += "".join(f" ({found.kind})" for found in report.advice)
@@ -369,7 +369,7 @@ def broken(fault: Fault, network: Network, cache: Path | None) -> str:
     """Return whether the kind and place of a fault come first."""
     net, batches = deepcopy(trained(network, 0, cache)), calibration(network)
     batches = fault.breaks(net, batches) or batches
-    report = nl.check_health(net, batches, loss=cross_entropy)
+    report = nl.diagnose_trained(net, batches, loss=cross_entropy)
     ranked = [*report.findings, *report.advice]
     is_kind = bool(ranked) and ranked[0].kind in fault.kinds
     is_right = is_kind and (not fault.places or ranked[0].where[0] in fault.places)

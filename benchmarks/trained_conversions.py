@@ -42,7 +42,7 @@ Method = Callable[[nn.Module, Tensor], nn.Module]
 
 def kept(scheme: str) -> Method:
     """Convert with the statistics of the calibration batch."""
-    return lambda model, batch: nl.refit(model, scheme, batch)[0]
+    return lambda model, batch: nl.convert_trained(model, scheme, batch)[0]
 
 
 METHODS: dict[str, dict[str, Method]] = {
@@ -224,7 +224,7 @@ def distances() -> Iterator[dict[str, Any]]:
         known = outputs_of(model, held)
         for groups in GROUPS:
             scheme = f"group_norm(groups={groups})"
-            nets = (nl.convert(model, scheme, calibration[:2]), nl.refit(model, scheme, calibration)[0])
+            nets = (nl.convert(model, scheme, calibration[:2]), nl.convert_trained(model, scheme, calibration)[0])
             row: dict[str, Any] = {"groups": groups, "network": name, "distance": [], "same": []}
             for net in nets:
                 made = outputs_of(net, held)

@@ -15,7 +15,7 @@ from normless import schemes
 from normless._internal.arguments import CallArguments, carry_inputs, forward_arguments, require_network
 from normless._internal.calling import Call, with_call
 from normless._internal.copying import Model, copied, without_values
-from normless.affine._match_statistics import RefitReport
+from normless.affine._match_statistics import TrainedReport
 from normless.edits import ReplaceNorms, Surgery
 from normless.edits._calibration import Calibration
 from normless.edits._norm_variants import KEEPING_STATISTICS
@@ -56,7 +56,7 @@ class Conversion:
     plan: Plan
     remarks: tuple[str, ...]
     date: datetime
-    report: RefitReport | None = None
+    report: TrainedReport | None = None
 
     def __repr__(self) -> str:
         return f"Conversion({self.scheme!r}, {len(self.plan)} changes, {self.date:%Y-%m-%d %H:%M})"

@@ -25,7 +25,7 @@ def plot(measured: Measurements | ResidualMap | Watch | Health, *, scheme: str =
     Args:
         measured: the result of `nl.probe`, which gives a figure for each table that has a plot; the result of
             `nl.residual_map`; that of `nl.watch`, of which the loss or else the gradient's norm is drawn; or that of
-            `nl.check_health`, by layer.
+            `nl.diagnose_trained`, by layer.
         scheme: the name of the network's lines; the name of a scheme has the colour of the scheme.
 
     Returns:

@@ -61,7 +61,7 @@ class Scheme:
     def as_called(self) -> str:
         """What a person wrote: the text, or the function that made the scheme of a trained network of it."""
         name, arguments = parse_call(split_terms(self.text)[0])
-        return f"refit by {arguments['scheme']}" if name == "trained" else self.text
+        return f"convert_trained by {arguments['scheme']}" if name == "trained" else self.text
 
     def extended(self, *edits: Edit) -> Scheme:
         """Return the scheme with further edits after its own."""
@@ -390,7 +390,7 @@ soft_capping = SCHEMES.register("soft_capping")(edits.SoftCapLogits)
 
 @SCHEMES.register()
 def trained(scheme: str = "none") -> Edits:
-    """A scheme for a trained network, whose function it keeps, or nearly; see `refit`.
+    """A scheme for a trained network, whose function it keeps, or nearly; see `convert_trained`.
 
     Batch norms that the scheme removes are folded into weights, and what it puts in place of norms is fitted on the
     example inputs to what they put out. The multipliers of `skipinit` and `nf_resnet` start at 1, unless stated.

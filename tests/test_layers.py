@@ -38,7 +38,7 @@ LIBRARY = [
     {"affine"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "saving", "_refit"},
+    {"optim", "probes", "saving", "_convert_trained"},
     {"doctor"},
     {"integrations", "plotting", "testing"},
     {"cli"},

@@ -34,7 +34,8 @@ def test_public_names_are_few_and_documented() -> None:
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             module = import_module(name)
             public |= {f"{name}.{own}": getattr(module, own) for own in getattr(module, "__all__", ())}
-    assert 100 < len(public) <= 150
+    # Some can be imported from two places.
+    assert 100 < len({id(value) for value in public.values()}) <= 150
     for name, value in public.items():
         if isinstance(value, type) or inspect.isroutine(value):
             assert value.__doc__, name

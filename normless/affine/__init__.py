@@ -2,4 +2,4 @@
 
 from normless.lazy import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__, ["FoldReport", "RefitReport", "Removal"])
+__getattr__, __dir__, __all__ = attach(__name__, __file__, ["FoldReport", "TrainedReport", "Removal"])

@@ -26,7 +26,7 @@ _EQUAL = 1e-4
 
 
 @dataclass(frozen=True)
-class RefitReport:
+class TrainedReport:
     """What a conversion of a trained network kept, on the calibration batches in evaluation; printable.
 
     Attributes:
@@ -116,7 +116,7 @@ class MatchStatistics(Edit):
             surgery.record("", "distance from the trained network's outputs {:.3g} → {:.3g}".format(*far))
         agreed = [agreement(made, noted.outputs) for made in (outputs, fits)]
         same = None if agreed[0] is None or agreed[1] is None else (agreed[0], agreed[1])
-        noted.report = RefitReport("", tuple(outcomes), far, same)
+        noted.report = TrainedReport("", tuple(outcomes), far, same)
 
 
 def _far(made: Sequence[Sequence[Tensor]], known: Sequence[Sequence[Tensor]]) -> float:

@@ -40,7 +40,7 @@ def trained_form(text: str, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
     if lost:
         raise UnsupportedEditError(
             f"{text} does not keep the function of a trained network: it {', '.join(lost)}. These keep it: "
-            "nl.refit with skipinit, none or frozen_batch_norm exactly, and with group_norm, nf_resnet or "
+            "nl.convert_trained with skipinit, none or frozen_batch_norm exactly, and with group_norm, nf_resnet or "
             "dyt nearly; nl.fold and nl.freeze for batch norms; nl.remove_norms for layer norms."
         )
     kept = [FoldNorms() if own.changes == "norms removed" else own for own in edits if not own.of_random_weights]
@@ -100,7 +100,7 @@ class FoldNorms(Edit):
 class NoteStatistics(Edit):
     """Note what the norms of a trained network put out on the calibration batches, for `MatchStatistics` after edits.
 
-    The network runs in evaluation on the example inputs, or on the batches of `refit`.
+    The network runs in evaluation on the example inputs, or on the batches of `convert_trained`.
 
     Args:
         layers: also note the outputs of weight layers, which edits of weights change.

@@ -26,7 +26,7 @@ from normless.registry import EXTENSIONS
 if TYPE_CHECKING:
     from torch import nn
 
-    from normless._refit import RefitReport
+    from normless._convert_trained import TrainedReport
     from normless.conversion import Plan
     from normless.residual import ResidualMap
     from normless.schemes import Scheme
@@ -134,14 +134,14 @@ def _sealed(namespace: Namespace) -> int:
 
 def _converted(
     namespace: Namespace, model: nn.Module, scheme: Scheme, inputs: Any, blocks: ResidualMap
-) -> tuple[nn.Module, Plan, RefitReport | None]:
+) -> tuple[nn.Module, Plan, TrainedReport | None]:
     """Convert the network; return it with the changes and, of a trained network, the report."""
+    from normless._convert_trained import convert_trained
     from normless._internal.arguments import arguments_of
-    from normless._refit import refit
     from normless.conversion import CONVERSION, convert, plan
 
     if namespace.trained is not None:
-        kept, report = refit(model, scheme, _batch(namespace, inputs), residual_map=blocks)
+        kept, report = convert_trained(model, scheme, _batch(namespace, inputs), residual_map=blocks)
         return kept, getattr(kept, CONVERSION).plan, report
     positional, keywords = arguments_of(inputs)
     changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)

@@ -63,10 +63,10 @@ def check_trained_arguments(namespace: Namespace) -> None:
 
 def health_of(namespace: Namespace) -> tuple[Health, dict[str, Any], str]:
     """Build or load the network and diagnose it; return the result, facts for ``--json``, and a heading."""
-    from normless.doctor.trained._diagnosis import check_health
+    from normless.doctor.trained._diagnosis import diagnose_trained
 
     network, batches, data = _subject(namespace)
-    health = check_health(network, batches, loss=_loss, most_batches=namespace.batches)
+    health = diagnose_trained(network, batches, loss=_loss, most_batches=namespace.batches)
     from normless.doctor.facts._batches import read_batches
 
     inputs = read_batches(network, batches, 1)[0][0]

@@ -64,7 +64,7 @@ def lost_function(
     removes = any(own.changes == "norms removed" for own in edits)
     kept = not any(own.loses for own in edits) and (known.with_statistics or not removes)
     keeping = text if kept else "skipinit" if known.with_statistics else ""
-    calls = [f'nl.refit(model, "{keeping}", batches)'] * bool(keeping)
+    calls = [f'nl.convert_trained(model, "{keeping}", batches)'] * bool(keeping)
     calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
     yield (
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "

@@ -60,7 +60,7 @@ def draw(measured: Measurements | ResidualMap | Watch | Health, scheme: str) -> 
         return Figures([health_by_layer(measured)])
     if not isinstance(measured, Measurements):
         given = type(measured).__name__
-        known = "nl.probe, nl.residual_map, nl.watch or nl.check_health"
+        known = "nl.probe, nl.residual_map, nl.watch or nl.diagnose_trained"
         raise ValueError(f"Expected the result of {known}, got {given}.")
     probes = {name: PROBES[name] for name in measured if name in PROBES}
     figures = Figures(axes for *_, axes in figures_of(measured.tables, scheme, probes))

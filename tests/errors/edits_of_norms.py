@@ -135,11 +135,11 @@ CALLS: list[tuple[Callable[[], object], type[Exception], tuple[str, ...]]] = [
     (partial(nl.remove_norms, ONE_NORM, ROWS, order=("final",)), Unsupported, ("order=('final',)", "as 1 (other)")),
     (partial(nl.remove_norms, PLAIN, ROWS, order=("top",)), ValueError, ("places among feed_forward, attention",)),  # type: ignore[arg-type]
     (partial(nl.remove_norms, nn.DataParallel(PLAIN), ROWS), Unsupported, ("DistributedDataParallel",)),
-    (partial(nl.refit, normed(nn.GroupNorm(2, 8)), "none", IMAGES), Unsupported,
-     ("refit by none is not possible at 1, a GroupNorm", "nl.remove")),
-    (partial(nl.refit, CIFAR, "none", []), ValueError, ("got none",)),
-    (partial(nl.refit, resnet_cifar(8).eval(), GROUPS, IMAGES * torch.inf), Unsupported,
-     ("refit by group_norm(groups=2)", "not finite")),
+    (partial(nl.convert_trained, normed(nn.GroupNorm(2, 8)), "none", IMAGES), Unsupported,
+     ("convert_trained by none is not possible at 1, a GroupNorm", "nl.remove")),
+    (partial(nl.convert_trained, CIFAR, "none", []), ValueError, ("got none",)),
+    (partial(nl.convert_trained, resnet_cifar(8).eval(), GROUPS, IMAGES * torch.inf), Unsupported,
+     ("convert_trained by group_norm(groups=2)", "not finite")),
 ]  # fmt: skip
 CLOSED = "multiplier of every branch at zero"
 LOST = {
@@ -150,6 +150,6 @@ LOST = {
 ERRORS = [
     *(converted(*row) for row in CONVERTED),
     *(Wrong(f"{at}: {words[0]}", call, error, *words) for at, (call, error, words) in enumerate(CALLS)),
-    *(Wrong(f"trained by {scheme}", partial(nl.refit, CIFAR, scheme, IMAGES), Unsupported,
+    *(Wrong(f"trained by {scheme}", partial(nl.convert_trained, CIFAR, scheme, IMAGES), Unsupported,
             words, "nl.fold", "nl.remove_norms", "skipinit") for scheme, words in LOST.items()),
 ]  # fmt: skip

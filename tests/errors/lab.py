@@ -145,7 +145,7 @@ def checked(*shape: int) -> nn.Module:
 
 ERRORS = [
     *(*SETTINGS, *SCHEDULES, *DATA, *SWEEPS),
-    Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.check_health", "dict"),  # type: ignore[arg-type]
+    Wrong("plot of a dict", lambda: nl.plot({}), ValueError, "nl.watch", "nl.diagnose_trained", "dict"),  # type: ignore[arg-type]
     Wrong(
         "checked channels",
         lambda: checked(2, 5, 8, 8),

@@ -199,7 +199,7 @@ INPUTS = [
       for name, take in TAKERS.items() for given in (nn.Linear, None)),
 ]  # fmt: skip
 HEALTH = [
-    Wrong(f"health, {words}", later(nl.check_health, nn.Linear(3, 3), batches), error, words)
+    Wrong(f"health, {words}", later(nl.diagnose_trained, nn.Linear(3, 3), batches), error, words)
     for batches, error, words in (
         ([], InputsError, "got none"), (3, InputsError, "DataLoader"), ([["a", "b"]], InputsError, "of tensors"),
         ([(torch.ones(1),) * 3], ValueError, "batch of two"), ([torch.randn(4, 9)], InputsError, "does not take"))

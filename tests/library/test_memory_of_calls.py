@@ -101,9 +101,9 @@ def removed() -> None:
 CALLED: dict[str, Callable[[], object]] = {
     "residual_map": lambda: nl.residual_map(network(), batch()[0]),
     "convert": lambda: nl.convert(network(), "fixup", batch()[0]),
-    "refit": lambda: nl.refit(network(), "none", batch()[0]),
+    "convert_trained": lambda: nl.convert_trained(network(), "none", batch()[0]),
     "diagnose": lambda: nl.diagnose(network(), batch(), trial_steps=2),
-    "check_health": lambda: nl.check_health(network(), [batch()]),
+    "diagnose_trained": lambda: nl.diagnose_trained(network(), [batch()]),
     "treat": lambda: nl.treat(network(), batch(), scheme="fixup"),
     "watch": stepped(lambda model, _: nl.watch(model, interval=1), closes=True),
     "watch, not closed": stepped(lambda model, _: nl.watch(model, interval=1)),

@@ -1,1 +1,1 @@
-"""Whether a trained network is healthy, measured on calibration batches: `nl.check_health`."""
+"""Whether a trained network is healthy, measured on calibration batches: `nl.diagnose_trained`."""

@@ -1,4 +1,4 @@
-"""`nl.check_health`: is the network of a checkpoint healthy?"""
+"""`nl.diagnose_trained`: is the network of a checkpoint healthy?"""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _LAST = (reference.check_reference,)
 
 @exclusive
 @with_call
-def check_health(
+def diagnose_trained(
     model: nn.Module,
     batches: Any,
     *,

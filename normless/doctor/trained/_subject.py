@@ -233,7 +233,7 @@ class TrainedSubject:
         positional, named = arguments_of(self.batches[0][0])
         try:
             surgery = Surgery(self.model, self.map, (positional, named))
-            surgery.log.edit = "check_health"
+            surgery.log.edit = "diagnose_trained"
             norms, refused = FreezableNorms(tokens).beside(surgery)
         except NormlessError as error:
             return {}, {"": str(error)}, tokens

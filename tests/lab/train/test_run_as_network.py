@@ -60,7 +60,7 @@ def test_it_is_trained_further_and_converted(tmp_path: Path) -> None:
     first, second = (nl.load(tmp_path / name)(x) for name in ("first", "second"))
     # One epoch at a rate of nothing moves the running statistics alone.
     assert torch.nn.functional.cosine_similarity(first, second).min() > 0.9
-    kept, _ = nl.refit(nl.load(tmp_path / "first"), "group_norm(groups=4)", x)
+    kept, _ = nl.convert_trained(nl.load(tmp_path / "first"), "group_norm(groups=4)", x)
     assert kept.normless.scheme.startswith("trained")
 
 

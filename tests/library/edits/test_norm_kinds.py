@@ -131,9 +131,9 @@ def test_a_trained_network_of_instance_norms_is_fitted_to_group_norms() -> None:
     norms = (drawn(nn.InstanceNorm2d(8, affine=True)) for _ in range(2))
     parts = [nn.Conv2d(3, 8, 3), next(norms), nn.ReLU(), nn.Conv2d(8, 8, 3), next(norms), nn.ReLU()]
     model = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
-    net, report = nl.refit(model, "group_norm(groups=2)", torch.randn(24, 3, 10, 10))
+    net, report = nl.convert_trained(model, "group_norm(groups=2)", torch.randn(24, 3, 10, 10))
     assert report.counts == {"fitted": 2}
     assert report.distance[1] < report.distance[0]
     assert sum(isinstance(module, nn.GroupNorm) for module in net.modules()) == 2
     with pytest.raises(nl.errors.UnsupportedEditError, match="running statistics that nothing measured"):
-        nl.refit(model, "batch_norm(replace=True)", IMAGES)
+        nl.convert_trained(model, "batch_norm(replace=True)", IMAGES)

@@ -99,7 +99,7 @@ def test_networks_with_derivatives_are_measured(way: Derivative) -> None:
     assert nl.probe(net, batch, loss=loss).loss == pytest.approx(loss(net(BATCH[0].clone()), BATCH[1]).item())
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     assert not nl.diagnose(net, batch, loss=loss, optimizer=optimizer, trial_steps=2).findings
-    assert not nl.check_health(net, [batch], loss=loss).findings
+    assert not nl.diagnose_trained(net, [batch], loss=loss).findings
     if way is not jacobian and way is not backward:
         assert not nl.mixes_examples(net, batch[0])
     assert not batch[0].requires_grad

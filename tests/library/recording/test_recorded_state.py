@@ -212,7 +212,7 @@ def test_everything_is_as_before(name: str, end: str) -> None:
 CALLS: dict[str, Callable[[Net, Tensor], Any]] = {
     "probe": lambda net, x: nl.probe(net, (x, torch.tensor([0, 1, 2]))),
     "diagnose": lambda net, x: nl.diagnose(net, (x, torch.tensor([0, 1, 2])), trial_steps=2),
-    "check_health": lambda net, x: nl.check_health(net, [(x, torch.tensor([0, 1, 2]))]),
+    "diagnose_trained": lambda net, x: nl.diagnose_trained(net, [(x, torch.tensor([0, 1, 2]))]),
     "mixes_examples": lambda net, x: nl.mixes_examples(net, x),
     "convert": lambda net, x: nl.convert(net, "dyt", x),
 }

@@ -83,6 +83,6 @@ def test_a_network_without_a_map_and_networks_with_named_inputs() -> None:
     with torch.no_grad():
         net.first.bias[:10] = -100
     batch = {"x": torch.randn(32, 6), "flag": torch.ones(32)}
-    report = nl.check_health(net, batch)
+    report = nl.diagnose_trained(net, batch)
     assert [(found.kind, found.where) for found in report.findings] == [("dead_units", ("first",))]
     assert set(report.table[report.table["removal"].notna()]["layer"]) == {"first", "head"}

@@ -84,7 +84,7 @@ def test_few_targets_and_losses_without_a_bar_are_not_judged_too_strictly() -> N
     # No outputs are better than constant ones for this loss.
     assert not kinds(quick(net, [(X, X)], loss=lambda outputs, _: outputs.square().mean()))
     # Without targets there is no loss.
-    assert not kinds(nl.check_health(net, [X]))
+    assert not kinds(nl.diagnose_trained(net, [X]))
 
 
 def test_a_loss_that_falls_without_a_bound_has_no_bar() -> None:

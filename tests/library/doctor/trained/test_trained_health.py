@@ -1,4 +1,4 @@
-"""`nl.check_health`: findings and numbers against counts by hand, closed forms, and passes written out."""
+"""`nl.diagnose_trained`: findings and numbers against counts by hand, closed forms, and passes written out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_network_without_a_fault_has_no_findings_and_stays_as_it_was() -> None
     net = fitted().train()
     net.head.weight.grad = torch.ones_like(net.head.weight)
     before = state_of(net)
-    report = nl.check_health(net, inputs())
+    report = nl.diagnose_trained(net, inputs())
     assert report.healthy
     assert not report.advice
     assert changed(before, state_of(net)) == []
@@ -92,7 +92,7 @@ def test_the_first_finding_is_what_was_done(name: str) -> None:
     net = fitted()
     with torch.no_grad():
         damage(net)
-    report = nl.check_health(net, inputs())
+    report = nl.diagnose_trained(net, inputs())
     found = report.findings[0]
     assert (found.kind, found.where) == (kind, (where,))
     assert evidence.items() <= found.evidence.items()
@@ -140,7 +140,7 @@ def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
     norm = net.get_submodule(path)
     assert isinstance(norm.running_mean, Tensor)
     norm.running_mean += torch.linspace(-2, 2, 16)
-    report = nl.check_health(net, inputs())
+    report = nl.diagnose_trained(net, inputs())
     assert [(found.kind, found.where) for found in report.findings] == [("unfitting_statistics", (path,))]
     # What evaluation computes after this norm is not judged.
     judged = report.table[report.table["removal"].notna()]["layer"]
@@ -161,7 +161,7 @@ def test_other_preprocessing_is_recognized_with_its_scale() -> None:
 def test_a_branch_is_removed_as_by_hand() -> None:
     net = fitted()
     (x, y), *_ = batches = images()
-    report = nl.check_health(net, batches)
+    report = nl.diagnose_trained(net, batches)
     with torch.no_grad():
         entry = F.relu(net.norm(net.stem(x)))
         out, without = net(x), net.head(net.blocks[1](entry).mean((2, 3)))
@@ -185,10 +185,10 @@ def test_a_branch_is_removed_as_by_hand() -> None:
 def test_branches_of_costly_networks_are_left_out_on_a_few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     net = fitted()
     (x, y), *_ = images()
-    few = nl.check_health(net, [(x[:2], y[:2])]).table["removal"].tolist()
-    whole = nl.check_health(net, images())
+    few = nl.diagnose_trained(net, [(x[:2], y[:2])]).table["removal"].tolist()
+    whole = nl.diagnose_trained(net, images())
     monkeypatch.setattr("normless.doctor.trained._limits.WORK", 1e3)
-    cut = nl.check_health(net, images())
+    cut = nl.diagnose_trained(net, images())
     assert cut.table["removal"].dropna().tolist() == pytest.approx([one for one in few if one == one], rel=1e-4)
     assert cut.table["removal"].dropna().tolist() != pytest.approx(whole.table["removal"].dropna().tolist(), rel=1e-2)
     # What is not a removal is measured on all examples.
@@ -200,7 +200,7 @@ def test_branches_of_costly_networks_are_left_out_on_a_few_examples(monkeypatch:
 def test_the_cost_of_a_constant_divisor_is_that_by_hand(norm: nn.Module) -> None:
     torch.manual_seed(0)
     net, x = Normed(norm), torch.randn(16, 5, 8)
-    report = nl.check_health(net, [x])
+    report = nl.diagnose_trained(net, [x])
     with torch.no_grad():
         h = net.inner(x)
         centred = h - h.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else h

@@ -111,7 +111,7 @@ def test_a_damaged_layer_is_named_before_its_consequences(
     net = deepcopy(trained(network))
     with torch.no_grad():
         damage(net.get_submodule(path))
-    report = nl.check_health(net, HELD)
+    report = nl.diagnose_trained(net, HELD)
     assert [(found.kind, found.where) for found in report.findings][:1] == [(kind, (path,))]
 
 
@@ -169,7 +169,7 @@ def test_outputs_that_do_not_depend_on_the_inputs_are_said() -> None:
             return out
 
     torch.manual_seed(0)
-    found = {one.kind: one for one in nl.check_health(Blind(), HELD).findings}
+    found = {one.kind: one for one in nl.diagnose_trained(Blind(), HELD).findings}
     assert found["input_independent_outputs"].where == ("head",)
     # An example beside itself says nothing.
     assert "input_independent_outputs" not in kinds(quick(trained("perceptron"), [IMAGES[:1].expand(32, -1, -1, -1)]))
@@ -178,7 +178,7 @@ def test_outputs_that_do_not_depend_on_the_inputs_are_said() -> None:
 @pytest.mark.parametrize("network", BUILDS)
 def test_a_layer_that_differs_from_a_reference_is_named(network: str) -> None:
     right = trained(network)
-    assert not nl.check_health(deepcopy(right), HELD, against=right).findings
+    assert not nl.diagnose_trained(deepcopy(right), HELD, against=right).findings
     for path in (
         ("3", "5") if network == "perceptron" else ("6", "0") if network == "residual" else ("attention", "cut")
     ):

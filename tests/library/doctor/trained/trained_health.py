@@ -73,7 +73,7 @@ def row(report: nl.doctor.Health, layer: str) -> dict[str, Any]:
 
 
 def quick(net: nn.Module, batches: Any, **options: Any) -> nl.doctor.Health:
-    return nl.check_health(net, batches, remove=False, **options)
+    return nl.diagnose_trained(net, batches, remove=False, **options)
 
 
 class Normed(nn.Module):

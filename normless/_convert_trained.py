@@ -1,4 +1,4 @@
-"""`nl.refit`: convert a trained network and fit what takes the place of its norms."""
+"""`nl.convert_trained`: convert a trained network and fit what takes the place of its norms."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from normless._internal.arguments import calls_of, forward_arguments, require_network
 from normless._internal.copying import Model
-from normless.affine._match_statistics import RefitReport as RefitReport
+from normless.affine._match_statistics import TrainedReport as TrainedReport
 from normless.conversion import CONVERSION, Conversion, Part, convert_on
 from normless.residual import ResidualMap
 from normless.schemes import Scheme, scheme as make_scheme, trained
 from normless.spec import format_call, parse_call, split_terms
 
 
-def refit(
+def convert_trained(
     model: Model,
     scheme: str | Scheme,
     batches: Any,
@@ -25,7 +25,7 @@ def refit(
     in_place: bool = False,
     only: Part | Sequence[Part] = (),
     check_inputs: Any = None,
-) -> tuple[Model, RefitReport]:
+) -> tuple[Model, TrainedReport]:
     """Convert a trained network and fit what takes the place of its norms, so that it goes on from its function.
 
     `convert` prepares a network to be trained from the start; this keeps what it has learned, exactly or nearly.

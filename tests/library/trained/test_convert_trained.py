@@ -22,7 +22,7 @@ GROUPS, HALVES = "group_norm(groups=4)", "group_norm(groups=2)"
 @pytest.mark.parametrize("scheme", ["skipinit", "frozen_batch_norm"])
 def test_the_function_is_kept_exactly(build: Callable[[], nn.Module], scheme: str) -> None:
     model, other = build(), images(7)
-    net, report = nl.refit(model, scheme, images())
+    net, report = nl.convert_trained(model, scheme, images())
     for training in (False, True):
         assert far(net.train(training)(other), model(other)) < 1e-5, "no batch statistics"
     assert report.distance[1] < 1e-5
@@ -37,7 +37,7 @@ FITS += [(pre_activation, "nf_resnet"), (pre_activation, "derf")]
 @pytest.mark.parametrize(("build", "scheme"), FITS)
 def test_fits_bring_the_function_back_from_one_batch_or_its_parts(build: Callable[[], Any], scheme: str) -> None:
     model, other, x = build(), images(7), images()
-    net, report = nl.refit(model, scheme, x)
+    net, report = nl.convert_trained(model, scheme, x)
     plain = nl.convert(model, scheme, x).eval()
     assert far(net(other), model(other)) < min(0.4, far(plain(other), model(other)) / 1.5)
     assert report.distance[1] < report.distance[0]
@@ -45,7 +45,7 @@ def test_fits_bring_the_function_back_from_one_batch_or_its_parts(build: Callabl
     assert fitted
     assert all(norm.after is not None and norm.before is not None and norm.after < norm.before for norm in fitted)
     if build is post_activation:
-        parts, _ = nl.refit(model, scheme, (part for part in x.split(9)))  # type: ignore[no-untyped-call]
+        parts, _ = nl.convert_trained(model, scheme, (part for part in x.split(9)))  # type: ignore[no-untyped-call]
         assert far(parts(x), net(x)) < 1e-4
 
 
@@ -71,7 +71,7 @@ OF_NORMS = [(post_activation, HALVES), (post_activation, "partial_batch_norm(var
 def test_each_channel_has_the_mean_and_the_deviation_of_the_norm(build: Callable[[], Any], scheme: str) -> None:
     """Of the folded layer, where a standardized one takes its place."""
     model, x = build(), images()
-    net, _ = nl.refit(model, scheme, x)
+    net, _ = nl.convert_trained(model, scheme, x)
     if scheme == "nf_resnet":
         expected, made = moments_of(nl.fold(model, x)[0], x, nn.Conv2d), moments_of(net, x, ScaledStd)
     else:
@@ -84,7 +84,7 @@ def test_each_channel_has_the_mean_and_the_deviation_of_the_norm(build: Callable
 
 @pytest.mark.parametrize("scheme", ["none", GROUPS])
 def test_a_part_of_a_network(scheme: str) -> None:
-    net, report = nl.refit(post_activation(), scheme, images(), only="blocks.1")
+    net, report = nl.convert_trained(post_activation(), scheme, images(), only="blocks.1")
     kept = [path for path, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)]
     assert kept
     assert not any(path.startswith("blocks.1") for path in kept)
@@ -98,7 +98,7 @@ def test_the_original_the_random_state_and_what_is_trained_are_unchanged(scheme:
     model.stem.requires_grad_(False)
     model.blocks[0].norm1.requires_grad_(False)
     before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
-    net: Any = nl.refit(model, scheme, x)[0]
+    net: Any = nl.convert_trained(model, scheme, x)[0]
     assert not net.training
     assert not net.stem.weight.requires_grad
     assert scheme != GROUPS or not net.blocks[0].norm1.weight.requires_grad
@@ -112,7 +112,7 @@ def test_the_original_the_random_state_and_what_is_trained_are_unchanged(scheme:
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             module.requires_grad_(False)
-    net, report = nl.refit(model, "none", x)
+    net, report = nl.convert_trained(model, "none", x)
     assert report.counts == {"affine": 3}
     assert all(own.scale.requires_grad for own in net.modules() if isinstance(own, FrozenAffine))
     nl.save(net, tmp_path)
@@ -132,7 +132,7 @@ class Doubling(nn.Module):
 
 def test_batches_that_forward_code_writes_into_are_unchanged() -> None:
     x = images()
-    nl.refit(Doubling(), GROUPS, x)
+    nl.convert_trained(Doubling(), GROUPS, x)
     assert torch.equal(x, images())
 
 
@@ -140,7 +140,7 @@ def test_batches_that_forward_code_writes_into_are_unchanged() -> None:
 def test_saved_loaded_exported_and_said_by_a_text(scheme: str, tmp_path: Path) -> None:
     model, x = pre_activation(), images()
     net: Any
-    net, report = nl.refit(model, scheme, x)
+    net, report = nl.convert_trained(model, scheme, x)
     nl.save(net, tmp_path, "normless:wide_resnet(depth=10, width=1)", example_inputs=x[:3])
     assert torch.equal(nl.load(tmp_path)(x), net(x))
     torch.testing.assert_close(torch.export.export(net, (x[:3],)).module()(x[:3]), net(x[:3]))
