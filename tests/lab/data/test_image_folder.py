@@ -183,7 +183,7 @@ def test_a_share_of_each_class_is_held_out_by_the_seed(tmp_path: Path) -> None:
 
     assert parts(0) == parts(0)
     assert parts(0) != parts(1)
-    with pytest.raises(DataNotFoundError, match=r"validation 0\.2"):
+    with pytest.raises(DataNotFoundError, match=r"validation=0\.2"):
         load_data("image_folder", root=tmp_path, **SMALL)
     with pytest.raises(ValueError, match=r"above 0 and below 1, got 1\.5"):
         parts(0, 1.5)
