@@ -23,6 +23,8 @@ CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 CARRIED = "normless_example_inputs"
 """The attribute in which a converted network keeps the shapes of the example inputs of its conversion."""
 
+SEVERAL_INPUTS = "pass several inputs one after another, as in (net, x, y), or together as example_inputs=(x, y)"
+"""What to do where forward lacks an argument."""
 
 # The names of the network inside its wrappers.
 _WRAPPED = ("_orig_mod", "module")
@@ -101,7 +103,7 @@ def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         problem = f"{name} does not take arguments {', '.join(given)}"
         advice = ""
         if "required positional argument" in str(error) and isinstance(function, nn.Module):
-            advice = "; pass several inputs one after another, as in (net, x, y), or as example_inputs=(x, y)"
+            advice = f"; {SEVERAL_INPUTS}"
         raise InputsError(f"{problem}, {type(error).__name__}: {error}{advice}") from error
 
 

@@ -104,7 +104,8 @@ def storage_of(tensor: Tensor) -> int:
 def _writes(func: Any) -> tuple[tuple[int, str], ...]:
     """Return the places and names of the arguments that an operation writes."""
     arguments = enumerate(func._schema.arguments) if isinstance(func, torch._ops.OpOverload) else ()
-    return tuple((at, one.name) for at, one in arguments if one.alias_info is not None and one.alias_info.is_write)
+    infos = ((at, argument.name, argument.alias_info) for at, argument in arguments)
+    return tuple((at, name) for at, name, info in infos if info is not None and info.is_write)
 
 
 @cache

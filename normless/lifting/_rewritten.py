@@ -165,7 +165,7 @@ class Rewriter:
         return around
 
     def _counted(self, place: Place) -> tuple[Place | Routine, SourceSpan] | None:
-        """Return the loop whose starts tell the branch for which a place runs; None if it is in one loop."""
+        """Return the loop whose starts say for which branch a place runs; None if it is in one loop."""
         loops = self._loops_around(place)
         if len(loops) < 2:
             return None

@@ -9,7 +9,7 @@ from types import FrameType
 
 from torch import nn
 
-from normless._internal.arguments import unfitting
+from normless._internal.arguments import SEVERAL_INPUTS, unfitting
 from normless._internal.calling import missing_forward
 from normless.errors import InputsError, UnresolvedStructureError
 
@@ -32,7 +32,7 @@ def explained(model: nn.Module, error: Exception, ran: set[str]) -> InputsError 
         reason = f"{reason[:LONGEST_REASON]}…"
     reason, advice = f"{type(error).__name__}: {reason}", "Check that forward takes these inputs."
     if "required positional argument" in reason:
-        advice = "Pass several inputs one after another, as in (net, x, y), or together as example_inputs=(x, y)."
+        advice = f"{SEVERAL_INPUTS.capitalize()}."
     if "does not require grad" in reason or "torch.func" in reason:
         reason = "its forward code takes a derivative that cannot be followed"
         parts = _parts(model, forwards[-1][1] if forwards else model, ran) or ["the function that is differentiated"]

@@ -175,7 +175,11 @@ class Tape(TorchDispatchMode):
     def leaves(self) -> list[Tensor]:
         """Return the tensors, without parameters, of which `backward` computes gradients."""
         alive = [known() for known, _ in self._alive.values()]
-        return [one for one in alive if one is not None and one.requires_grad and not self._is_parameter(id(one))]
+        return [
+            value
+            for value in alive
+            if value is not None and value.requires_grad and not self._is_parameter(id(value))
+        ]
 
     def replace_data(self, tensor: Tensor, values: Tensor) -> None:
         """Let a tensor have the memory of another, as `tensor.data = values` does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,11 +67,11 @@ def config_of(folder: Path) -> RunConfig[Any]:
         values = dict(read_yaml(path))
         with names_of_data(path):
             for kind in _kinds():
-                try:
-                    return kind.from_dict(values)
-                except (ValueError, TypeError) as error:
-                    # Of another kind, whose settings it does not have, or of this one and wrong.
-                    problem = problem if "has no setting" in str(error) else str(error)
+                if values.keys() <= {setting.name for setting in fields(kind)}:
+                    try:
+                        return kind.from_dict(values)
+                    except (ValueError, TypeError) as error:
+                        problem = str(error)
     except (ValueError, TypeError) as error:
         problem = str(error)
     raise RunDirectoryError(f"{path} is not the configuration of a run: {problem}")

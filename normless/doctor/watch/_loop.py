@@ -185,7 +185,7 @@ class Loop:
         has_arrived = is_flat and any(bool(largest) for name, largest in passes.ended.items() if name in held)
         # Zeroing leaves no negative zeros.
         gradients = [held[name].grad for name in followed] if has_arrived else []
-        is_product = any(bool(one.signbit().any()) for one in gradients if one is not None)
+        is_product = any(bool(gradient.signbit().any()) for gradient in gradients if gradient is not None)
         training.in_a_row("cleared_gradients", has_arrived and not is_product)
         training.in_a_row("overflowing_norm", has_arrived and is_product)
         is_zero = is_flat and bool(norms) and not has_arrived and bool(loss)

@@ -95,7 +95,7 @@ def _value_of(result: Any) -> Tensor:
     elif isinstance(result, Mapping):
         came, way = f"{came} of {', '.join(map(str, result))}", "Return one of its values"
     elif isinstance(result, (tuple, list)):
-        came = f"{came} of {', '.join(type(one).__name__ for one in result)}"
+        came = f"{came} of {', '.join(type(value).__name__ for value in result)}"
         way = "Return one of them, or their sum"
     raise LossValueError(came, way)
 
