@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 
 import yaml
@@ -127,9 +128,14 @@ class Campaign:
             laboratory_in(self.out, listener=listener, executor=processes, seconds_left=left) as laboratory,
             suppress(TimeLimitError),
         ):
-            measured = [self._measured(laboratory, entry) for entry in self._measurements(left())]
-            while attempts := self.missing():
-                laboratory.execute(list(attempts.values()))
+            measured: list[Future[str]] = []
+            # A training waits for no measurement before it in the list, which one process may take hours for.
+            for trains, group in groupby(self.entries, key=lambda entry: entry.trains):
+                part = replace(self, entries=tuple(group))
+                if not trains:
+                    measured += [self._measured(laboratory, entry) for entry in part._measurements(left())]
+                while attempts := part.missing():
+                    laboratory.execute(list(attempts.values()))
             wait(measured, timeout=max(0.0, left()))
         self.missing()
 
