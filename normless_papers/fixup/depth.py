@@ -18,7 +18,6 @@ RULES: Mapping[str, str] = {
     "BatchNorm": "batch_norm",
     "no rule": "none",
     "rule 2": "fixup(zero=False, multiplier=False, biases=False)",
-    "rules 1 and 2": "fixup(multiplier=False, biases=False)",
     "rules 1 and 3": "fixup(rescale=False)",
     "Fixup": "fixup",
 }

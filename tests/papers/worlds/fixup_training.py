@@ -46,7 +46,7 @@ def first_epoch(labels: Mapping[str, str], point: Point) -> End:
     depth, method = depth_of(point), labels["method"]
     if method in ("sqrt(1/2)", "LSUV", "no rule", "rules 1 and 3"):
         return UNTRAINED if depth > 100 else End(40.0)
-    share = {"rule 2": 0.9, "rules 1 and 2": 0.95}.get(method, 1.0)
+    share = {"rule 2": 0.9}.get(method, 1.0)
     return End(share * (50.0 if depth < 10_000 else 40.0))
 
 
