@@ -19,7 +19,7 @@ from normless_lab.plots import VERDICT_INKS, css_variables, inline_image, templa
 from normless_papers.pages.headline import Decided, decided_in
 from normless_papers.pages.silent import TITLE as SILENT, silences
 from normless_papers.pages.tables import ASPECTS, compared, counted, fact_texts, left_of, spoken, table_of, text_of
-from normless_papers.pages.verdicts import VERDICTS, by_verdict
+from normless_papers.pages.verdicts import VERDICTS, by_verdict, decided_by, summary_of, why_of
 from normless_papers.published import PAPERS, Published, published
 from normless_papers.results.reproduction import FIGURE, Reproduction, ResultError, folder_of, stored
 
@@ -38,6 +38,15 @@ BASES = {
     "measurement": "networks and random matrices, measured",
     "training": "training runs",
 }
+# The parts of a paper's page, in this order.
+PARTS = {
+    "reproduced": "Reproduced at the paper's own kind of data and network",
+    "contradicted": "Contradicted",
+    "open": "Not seen here, and why",
+    "demonstrated": "Demonstrations, with other data or another network",
+    "implemented": "Implemented: our code beside a formula",
+    "not-run": "Not run",
+}
 # The names on the page of what the user asked for.
 _ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
 
@@ -51,6 +60,23 @@ class Card:
 
     entry: Published
     results: Sequence[Reproduction]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a paper's page: headline claims and artefacts of which the same came."""
+
+    name: str
+    title: str
+    rows: Sequence[Decided]
+    cards: Sequence[Card]
+
+
+def _part_of(verdict: str, demonstrates: bool) -> str:
+    """Return the part of a verdict; what is not seen in a demonstration is among what is not seen."""
+    if verdict == "reproduced":
+        return "demonstrated" if demonstrates else "reproduced"
+    return "open" if verdict in ("not seen here", "error") else verdict.replace(" ", "-")
 
 
 @dataclass(frozen=True)
@@ -73,9 +99,16 @@ class Paper:
         """The results of all its artefacts."""
         return [result for card in self.cards for result in card.results]
 
-    def of_verdicts(self, *verdicts: str) -> list[Card]:
-        """Return the artefacts with one of these verdicts at the last budget, in the order of the verdicts."""
-        return [card for verdict in verdicts for card in self.cards if card.results[-1].verdict == verdict]
+    def parts(self, rows: Sequence[Decided]) -> list[Part]:
+        """Return its headline claims and artefacts by what came of them at the largest budget; no empty part."""
+        parts = []
+        for name, title in PARTS.items():
+            own = [row for row in rows if _part_of(row.outcome, row.demonstrates) == name]
+            ended = [(card, card.results[-1]) for card in self.cards]
+            cards = [card for card, last in ended if _part_of(last.verdict, last.demonstrates) == name]
+            if own or cards:
+                parts.append(Part(name, title, own, cards))
+        return parts
 
 
 def write_pages_of(out: Path, path: Path | None = None) -> list[Path]:
@@ -146,7 +179,8 @@ def render(
             # The first headline that shows a figure has it; later ones lead there.
             shown_at = {place: row.headline.anchor for row in reversed(rows) for place in _shown_by(row, images)}
             linked = _linker(mentions, paper.key)
-            pages[paper.file] = page.render(values, paper=paper, rows=rows, shown_at=shown_at, linked=linked)
+            parts = paper.parts(rows)
+            pages[paper.file] = page.render(values, paper=paper, parts=parts, shown_at=shown_at, linked=linked)
     return pages
 
 
@@ -172,6 +206,9 @@ def _values(
         "images": images,
         "caption_of": caption_of,
         "compared": compared,
+        "summary_of": summary_of,
+        "why_of": why_of,
+        "decided_by": decided_by,
         "finding_of": finding_of,
         "numbers_of": lambda check: [(spoken(name), text_of(value)) for name, value in left_of(check).items()],
         "table_of": table_of,
@@ -226,19 +263,18 @@ def _setup(result: Reproduction) -> list[tuple[str, str]]:
 
 
 def _provenance(result: Reproduction) -> list[tuple[str, str]]:
-    runs = {"training runs": str(len(result.runs))} if result.runs else {}
-    return fact_texts({**result.provenance, "took": f"{result.seconds:.3g} s", **runs})
+    cost = {"training runs": str(len(result.runs))} if result.runs else {"took": f"{result.seconds:.3g} s"}
+    return fact_texts({**result.provenance, **cost})
 
 
 def _about(results: Sequence[Reproduction]) -> list[tuple[str, str]]:
-    """Return how many artefacts there are, when and where they were measured, and how long it took."""
+    """Return how many artefacts there are, and when and where they were measured."""
     dates = sorted(result.provenance["date"] for result in results if "date" in result.provenance)
     machines = sorted({result.provenance["machine"] for result in results if "machine" in result.provenance})
     facts = {
         "artefacts": f"{len({result.id for result in results})} of {len(published())} carried out",
         "measured": f"from {dates[0]} to {dates[-1]} UTC" if dates else "at an unknown time",
         "machines": "; ".join(machines),
-        "in all": f"{sum(result.seconds for result in results):.0f} s",
         "page by": f"normless {__version__}",
     }
     return [(name, value) for name, value in facts.items() if value]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
 
-from normless_papers.claims import BASES, CONCLUSIONS, CheckAspect
+from normless_papers.artefact import artefact_of
+from normless_papers.claims import BASES, CONCLUSIONS, CheckAspect, Claim
+from normless_papers.pages.headline import headlines
 from normless_papers.pages.tables import (
     NOTHING,
     as_text,
@@ -13,6 +17,7 @@ from normless_papers.pages.tables import (
     effect_of,
     found_by,
     heading_of,
+    plain_claim,
     row_of,
 )
 from normless_papers.published import PAPERS, published
@@ -20,6 +25,9 @@ from normless_papers.results.reproduction import Reproduction
 
 VERDICTS = (*CONCLUSIONS, "error")
 NOT_RUN = "not run"
+WIDTH = 120
+# A difference that needs more times the seeds than this is taken to be none.
+MOST_SEEDS = 20
 _COLUMNS = ("artefact", "class", "budget", "verdict", "numbers", "why")
 _INTRODUCTION = """# Verdicts on all artefacts
 
@@ -40,11 +48,28 @@ def by_verdict(results: Iterable[Reproduction]) -> dict[str, list[bool]]:
     return {name: demonstrations for name, demonstrations in found.items() if demonstrations}
 
 
+def summary_of(results: Iterable[Reproduction], papers: Sequence[str] = tuple(PAPERS)) -> str:
+    """Return the counts of the artefacts of papers in one sentence, each by its last result."""
+    every = [name for name, entry in published().items() if entry.paper in papers]
+    last = {result.id: result for result in results if result.id in every}
+    own = [result for result in last.values() if result.basis != "formula" and not result.demonstrates]
+    shown = [result for result in last.values() if result.demonstrates]
+    formulas = len(last) - len(own) - len(shown)
+    ended = ", ".join(f"{len(found)} {name}" for name, found in by_verdict(own).items()) or "none"
+    held = sum(result.verdict == "reproduced" for result in shown)
+    return (
+        f"Of {len(every)} artefacts {len(last)} were carried out: {len(own)} at the paper's own kind of data "
+        f"and network ({ended}), {len(shown)} in demonstrations of another kind ({held} show the same, which says "
+        f"nothing about the paper), and {formulas} as formulas beside our code."
+    )
+
+
 def verdicts_page(results: Iterable[Reproduction]) -> str:
     """Return the page of the last result of each artefact."""
     last = {result.id: result for result in results}
     rows = [_row(name, last.get(name)) for name in dict.fromkeys([*published(), *last])]
-    lines = [_INTRODUCTION, *_counts(list(last.values())), "", *heading_of(_COLUMNS), *rows, ""]
+    summary = fill(summary_of(last.values()), WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines = [_INTRODUCTION, summary, "", *_counts(list(last.values())), "", *heading_of(_COLUMNS), *rows, ""]
     return "\n".join(lines)
 
 
@@ -54,6 +79,48 @@ def why_of(result: Reproduction) -> str:
         return result.error
     found = _found(result, "shape" if result.shape else "number")
     return found if result.beyond is None else f"{found} Beyond it: {_found(result, 'beyond')}"
+
+
+def decided_by(result: Reproduction) -> str:
+    """Return what would decide an artefact that is not seen here: a larger budget, and more seeds; else nothing.
+
+    An undecided comparison of means, with the half width h of its 95 % interval and the distance g of its difference
+    from the bound, needs about (h / g)² times the seeds.
+    """
+    if result.verdict != "not seen here":
+        return ""
+    parts = []
+    if result.demonstrates:
+        budget, cost = _at_the_papers_kind(result)
+        parts.append(f"`normless reproduce {result.id} --budget {budget}`{cost}")
+    undecided = [check for check in result.checks if check.of == "shape" and check.verdict == "inconclusive"]
+    factors = {check.claim: _more_seeds(check) for check in undecided if " Not asked" not in check.claim}
+    for check in undecided:
+        if math.isfinite(factor := factors.get(check.claim, math.nan)) and factor <= MOST_SEEDS:
+            parts.append(f"about {math.ceil(factor)} times the seeds for: {plain_claim(check)}")
+            break
+    return f"To decide it: {'; '.join(parts).removesuffix('.')}." if parts else ""
+
+
+def _at_the_papers_kind(result: Reproduction) -> tuple[str, str]:
+    """Return the smallest budget with the paper's kind of data and network, and what it takes, if that is known."""
+    settings = artefact_of(result.id).settings if result.id in published() else {}
+    if result.budget == "gpu" or settings.get("gpu") == settings.get("small"):
+        return "paper", ""
+    minutes = [head.minutes for head in headlines() if result.id in head.checks and head.minutes is not None]
+    return "gpu", f" ({minutes[0]} minutes of an H100)" if minutes else ""
+
+
+def _more_seeds(undecided: Claim) -> float:
+    """Return the factor of the seeds that would decide a comparison of two means; NaN of any other check."""
+    numbers = undecided.numbers
+    first, second = (*numbers.values(), math.nan, math.nan)[:2]
+    if "needed_difference" in numbers:
+        gap = first - second - numbers["needed_difference"]
+    else:
+        bound = numbers.get("needed", numbers.get("needed_below", math.nan))
+        gap = numbers.get("accuracy", math.nan) - bound
+    return (numbers.get("half_width", math.nan) / gap) ** 2 if gap else math.nan
 
 
 def _found(result: Reproduction, aspect: CheckAspect) -> str:
@@ -92,4 +159,5 @@ def _row(name: str, result: Reproduction | None) -> str:
     beyond = f"; beyond it {result.beyond}" if result.beyond else ""
     number = result.number if result.number and result.shape else ""
     verdict = f"{result.verdict}{demonstration}{beyond}"
-    return row_of([name, result.basis, result.budget, verdict, number, as_text(why_of(result))])
+    why = " ".join(filter(None, [why_of(result), decided_by(result)]))
+    return row_of([name, result.basis, result.budget, verdict, number, as_text(why)])

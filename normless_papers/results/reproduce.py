@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -80,13 +80,14 @@ def reproduce(
         ):
             context = Context(budget, own, data, data_root, seed, weights)
             result, axes = _carried_out(artefact, context, lab, asked, trains=trains)
+            measured = _provenance_of_runs(result.runs, lab)
     except StoppedError:
         # The same command resumes its runs.
         raise
     except Exception as error:
-        result, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
+        result, axes, measured = Reproduction(id, budget, asked, error=_sentence(error)), None, {}
     seconds, other = round(time.perf_counter() - started, 3), None if id in published() else entry
-    result = replace(result, entry=other, seconds=seconds, provenance=provenance())
+    result = replace(result, entry=other, seconds=seconds, provenance={**provenance(), **measured})
     save(result, axes, out)
     return result
 
@@ -130,6 +131,16 @@ def provenance() -> Mapping[str, str]:
 
     machine = f"{platform.machine()}, {available_cores()} cores"
     return {**versions(), "machine": machine, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
+
+
+def _provenance_of_runs(runs: Sequence[str], laboratory: Laboratory) -> dict[str, str]:
+    """Return versions, machines and date of training runs, which may be older than the result made of them."""
+    rows = sorted(laboratory.state.read(runs).values(), key=lambda row: row.finished_at)
+    if not rows:
+        return {}
+    date = datetime.fromisoformat(rows[-1].finished_at).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    machines = ", ".join(dict.fromkeys(row.machine for row in rows))
+    return {**rows[-1].versions, "machine": machines, "date": date}
 
 
 @contextmanager
