@@ -202,8 +202,8 @@ def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what 
     return inside(out / "artefacts", id, budget)
 
 
-def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
-    """Write a result instead of an older one; return its folder.
+def save(reproduction: Reproduction, drawn: Axes | str | None, out: Path) -> Path:
+    """Write a result instead of an older one, with its figure or the text of its SVG file; return its folder.
 
     The older one is deleted first and `result.json` is written last, atomically, so only complete results are loaded.
     """
@@ -214,9 +214,11 @@ def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
     for name in (RESULT, *_FILES):
         (folder / name).unlink(missing_ok=True)
     write_csv(reproduction.measured, folder / TABLE)
-    if axes is not None:
-        save_svg(axes, folder / FIGURE)
-        save_png(axes, folder / PICTURE, dpi=150)
+    if isinstance(drawn, str):
+        (folder / FIGURE).write_text(drawn, encoding="utf-8")
+    elif drawn is not None:
+        save_svg(drawn, folder / FIGURE)
+        save_png(drawn, folder / PICTURE, dpi=150)
     files = {name: digest_of(folder / name) for name in _FILES if (folder / name).exists()}
     values = reproduction.to_dict() | {"files": files}
     with replaced(folder / RESULT) as part:

@@ -24,7 +24,7 @@ from normless_papers.pages.headline import DECIDING
 from normless_papers.planning.plan import claims_at
 from normless_papers.published import published
 from normless_papers.results.reproduce import laboratory_in, reproduce
-from normless_papers.results.reproduction import Reproduction, ResultError, folder_of, load, save, stored
+from normless_papers.results.reproduction import FIGURE, Reproduction, ResultError, folder_of, load, save, stored
 
 # The kind of the row of an artefact: its config has id and budget, its result what was measured without training.
 _ARTEFACT = "artefact"
@@ -33,6 +33,8 @@ _JSON = ("config", "result", "versions")
 _KINDS: dict[str, type | tuple[type, ...]] = dict.fromkeys(("hash", "kind", "outcome", "finished_at", "machine"), str)
 _KINDS |= {"config": dict, "versions": dict, "seconds": (int, float), "error": (str, type(None))}
 _DIGEST = "digest"
+# In the result of a row: the text of its SVG file.
+_DRAWN = "drawn"
 
 
 def write_runs(out: Path, path: Path) -> int:
@@ -50,7 +52,7 @@ def write_runs(out: Path, path: Path) -> int:
     runs = {name: run for name, run in found_runs.items() if run.outcome != "failed" or name in asked}
     # Where the data were on this machine is no part of a run's identity.
     rows = [vars(run) | {"config": _without_places(run.config)} for _, run in sorted(runs.items())]
-    rows += [_artefact_row(result) for result in results]
+    rows += [_artefact_row(result, folder_of(out, result.id, result.budget) / FIGURE) for result in results]
     table = pd.DataFrame(rows, columns=_COLUMNS)
     for name in _JSON:
         table[name] = [None if value is None else json.dumps(value, ensure_ascii=False) for value in table[name]]
@@ -64,9 +66,14 @@ def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if name == "data_root" else value for name, value in config.items()}
 
 
-def _artefact_row(result: Reproduction) -> dict[str, Any]:
-    """Return the row of an artefact; results of training are not stored, since their runs decide them again."""
+def _artefact_row(result: Reproduction, figure: Path) -> dict[str, Any]:
+    """Return the row of an artefact; results of training are not stored, since their runs decide them again.
+
+    What was measured has its figure with it, which its numbers alone do not suffice to draw.
+    """
     measured = None if result.basis == "training" else result.to_dict()
+    if measured and figure.exists():
+        measured[_DRAWN] = figure.read_text(encoding="utf-8")
     return {
         "hash": f"{result.id}/{result.budget}",
         "kind": _ARTEFACT,
@@ -112,15 +119,17 @@ def add_rows(path: Path, out: Path, only: Collection[tuple[str, Budget]] | None 
     rows = _read(path)
     artefacts = [(row["result"], *_asked(row["config"], path)) for row in rows if row["kind"] == _ARTEFACT]
     results = [
-        _result_of(values, artefact, budget, path) for values, artefact, budget in artefacts if values is not None
+        (_result_of(values, artefact, budget, path), values.get(_DRAWN))
+        for values, artefact, budget in artefacts
+        if values is not None
     ]
     (out / "laboratory").mkdir(parents=True, exist_ok=True)
     with laboratory_in(out) as laboratory:
         laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
-    for result in results:
+    for result, drawn in results:
         wanted = only is None or (result.id, result.budget) in only
         if wanted and load(out, result.id, result.budget) is None:
-            save(result, None, out)
+            save(result, drawn, out)
     return [(artefact, budget) for values, artefact, budget in artefacts if values is None]
 
 

@@ -1,10 +1,9 @@
-"""Results are stored whole or not at all, come back the same, and the committed rows make the committed pages."""
+"""Results are stored whole or not at all, and come back the same; damaged and missing rows are told."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,16 @@ from papers_helpers import figure, result_of
 
 from normless_papers.artefact import MissingRunsError
 from normless_papers.evidence import beside
-from normless_papers.pages.headline import headlines
-from normless_papers.pages.site import write_pages_of
-from normless_papers.results.reproduction import Reproduction, ResultError, load, save, table_from_dict, table_to_dict
-from normless_papers.results.run_file import rebuilt
+from normless_papers.results.reproduction import (
+    Reproduction,
+    ResultError,
+    folder_of,
+    load,
+    save,
+    table_from_dict,
+    table_to_dict,
+)
+from normless_papers.results.run_file import rebuilt, write_runs
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 CELLS = {"number": NUMBERS, "text": st.text(st.characters(codec="utf-8"), min_size=1), "whole": st.integers(-9, 9)}
@@ -90,27 +95,18 @@ def test_every_published_and_measured_row_is_there_once_and_in_order(printed: li
         assert (row["loss_published"], row["loss_measured"]) == pytest.approx(expected, nan_ok=True)
 
 
-EMPTY = '<svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="9pt" viewBox="0 0 9 9"></svg>'
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction" / "runs.parquet"
 
 
-def test_the_pages_say_what_the_committed_ones_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of these the claims; figures are not drawn, and date, machine and seconds are those of the rebuilding."""
-    for name in ("save_svg", "save_png"):
-        monkeypatch.setattr(f"normless_lab.plots.{name}", lambda axes, path, **_: path.write_text(EMPTY))
-    with rebuilt(COMMITTED) as folder:
-        pages = write_pages_of(folder, tmp_path / "claims.html")
-    for path in pages:
-        assert _claims(path) == _claims(COMMITTED.with_name(path.name))
-    assert sum(len(_claims(path)) for path in pages[1:]) == len(headlines())
-
-
-def _claims(path: Path) -> list[str]:
-    """The claims on a page, without their figures."""
-    text = re.sub(r"<svg.*?</svg>|<img[^>]*>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return re.findall(
-        r'<section class="headline".*?</section>|<table class="summary claims">.*?</table>', text, re.DOTALL
-    )
+def test_what_was_measured_keeps_its_figure_in_a_file_of_runs(tmp_path: Path) -> None:
+    """What was trained is drawn again from its runs."""
+    result = result_of("fixup/theorem-1", basis="measurement")
+    drawn = (save(result, figure(), tmp_path / "first") / "figure.svg").read_bytes()
+    write_runs(tmp_path / "first", tmp_path / "runs.parquet")
+    with rebuilt(tmp_path / "runs.parquet") as folder:
+        assert (folder_of(folder, result.id, result.budget) / "figure.svg").read_bytes() == drawn
+        write_runs(folder, tmp_path / "again.parquet")
+    assert (tmp_path / "again.parquet").read_bytes() == (tmp_path / "runs.parquet").read_bytes()
 
 
 def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
