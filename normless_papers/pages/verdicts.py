@@ -112,11 +112,13 @@ def _at_the_papers_kind(result: Reproduction) -> tuple[str, str]:
 
 
 def _more_seeds(undecided: Claim) -> float:
-    """Return the factor of the seeds that would decide a comparison of two means; NaN of any other check."""
+    """Return the factor of the seeds that would decide a comparison of means; NaN of a check of another kind."""
     numbers = undecided.numbers
     first, second = (*numbers.values(), math.nan, math.nan)[:2]
     if "needed_difference" in numbers:
         gap = first - second - numbers["needed_difference"]
+    elif "low" in numbers:
+        gap = min(numbers["measured"] - numbers["low"], numbers["high"] - numbers["measured"])
     else:
         bound = numbers.get("needed", numbers.get("needed_below", math.nan))
         gap = numbers.get("accuracy", math.nan) - bound

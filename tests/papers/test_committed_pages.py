@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from page_reader import Reader
 
-from normless.cli._program import main
+from normless.cli import main
 from normless_papers.published import PAPERS
 
 ROOT = Path(__file__).parents[2]

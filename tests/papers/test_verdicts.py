@@ -23,10 +23,11 @@ from normless_papers.pages.headline import (
     headlines,
 )
 from normless_papers.pages.silent import effects, section_of, silences, trained
-from normless_papers.pages.verdicts import verdicts_page
+from normless_papers.pages.verdicts import decided_by, verdicts_page
 from normless_papers.published import PAPERS, published
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
+OPEN = result_of("fixup/table-1", "small", "inconclusive")
 FAILED = result_of("fixup/table-1", "gpu", "fails", distance=Distance())
 
 
@@ -111,3 +112,27 @@ def test_without_the_phenomenon_in_the_control_nothing_is_contradicted() -> None
     assert decided("fails").outcome == "contradicted"
     assert decided("fails", premise=ABSENT).outcome == "not seen here"
     assert decided("fails", distance=Distance(length="30 epochs instead of 164")).outcome == "contradicted"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "times"),
+    [
+        ({"a": 2.0, "b": 1.0, "needed_difference": 0.5, "half_width": 1.0}, "4 times"),
+        ({"measured": 0.75, "low": 0.0, "high": 1.0, "half_width": 0.5}, "4 times"),
+        ({"accuracy": 30.0, "control": 50.0, "chance": 10.0, "needed": 30.5, "half_width": 1.0}, "4 times"),
+        # A difference of nothing is decided by no number of seeds, and a share of draws by none that is known.
+        ({"a": 1.0, "b": 1.0, "needed_difference": 0.0, "half_width": 1.0}, ""),
+        ({"share_of_draws": 0.9, "draws": 15.0}, ""),
+    ],
+)
+def test_an_undecided_check_says_how_many_seeds_would_decide_it(numbers: dict[str, float], times: str) -> None:
+    """The half width of an interval falls as 1/√n."""
+    undecided = replace(FAILED, checks=(Claim("A is above B.", "inconclusive", numbers),))
+    said = f"To decide it: about {times} the seeds for: A is above B." if times else ""
+    assert decided_by(undecided) == said
+    assert not decided_by(replace(undecided, checks=(Claim("A is above B.", "holds", numbers),)))
+
+
+def test_what_a_demonstration_cannot_decide_names_the_budget_that_can() -> None:
+    assert "`normless reproduce fixup/table-1 --budget gpu` (59 minutes of an H100)" in decided_by(OPEN)
+    assert "--budget paper`" in decided_by(replace(OPEN, id="fixup/table-4"))
