@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, answer
+from normless_lab.train import StoppedError
 
 if TYPE_CHECKING:
     from normless_papers.planning.campaign import EntryStatus
@@ -77,4 +78,8 @@ def _text(found: Sequence[EntryStatus]) -> str:
 if __name__ == "__main__":
     parser = ArgumentParser(prog="python -m normless_papers.cli.campaign", description=__doc__)
     add_arguments(parser)
-    sys.exit(run(parser.parse_args()))
+    try:
+        sys.exit(run(parser.parse_args()))
+    except StoppedError as stopped:
+        sys.stderr.write(f"{stopped}\n")
+        sys.exit(stopped.exit_code)
