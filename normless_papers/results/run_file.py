@@ -67,11 +67,8 @@ def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _artefact_row(result: Reproduction, figure: Path) -> dict[str, Any]:
-    """Return the row of an artefact; results of training are not stored, since their runs decide them again.
-
-    What was measured has its figure with it, which its numbers alone do not suffice to draw.
-    """
-    measured = None if result.basis == "training" else result.to_dict()
+    """Return the row of an artefact; what was measured has its figure, which its numbers do not suffice to draw."""
+    measured = None if _decided_by_runs(result) else result.to_dict()
     if measured and figure.exists():
         measured[_DRAWN] = figure.read_text(encoding="utf-8")
     return {
@@ -86,6 +83,14 @@ def _artefact_row(result: Reproduction, figure: Path) -> dict[str, Any]:
         "finished_at": result.provenance["date"],
         "machine": result.provenance["machine"],
     }
+
+
+def _decided_by_runs(result: Reproduction) -> bool:
+    """Whether runs alone decide a result again; others are stored.
+
+    An artefact that is also shown images (`shown` in its settings) needs these, which a reader may not have.
+    """
+    return result.basis == "training" and "shown" not in result.asked["settings"]
 
 
 @contextmanager
@@ -196,7 +201,7 @@ def merged(folders: Sequence[Path]) -> Iterator[tuple[Path, list[str]]]:
         for folder in folders:
             for result in stored(folder):
                 place = folder_of(out, result.id, result.budget)
-                if result.basis != "training" and not place.exists():
+                if not _decided_by_runs(result) and not place.exists():
                     shutil.copytree(folder_of(folder, result.id, result.budget), place)
                 own = {key: value for key, value in result.asked.items() if key != "settings"}
                 asked[result.id, result.budget] = asked.get((result.id, result.budget)) or own

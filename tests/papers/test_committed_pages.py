@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from page_reader import Reader
 
@@ -50,3 +53,21 @@ def test_the_guides_repeat_the_counts(guide: str) -> None:
     paragraphs = (REPRODUCTION / "verdicts.md").read_text("utf-8").split("\n\n")
     (counts,) = (" ".join(own.split()) for own in paragraphs if own.startswith("Of "))
     assert counts in " ".join((ROOT / guide).read_text("utf-8").split())
+
+
+COLUMNS = ("batch_norm", "fixup", "sqrt2(keep_scale=False)", "lsuv")
+
+
+@pytest.mark.parametrize("depth", [10, 28, 112])
+def test_the_table_of_depths_is_that_of_the_runs(depth: int) -> None:
+    """A diverged run counts as chance."""
+    rows = pd.read_parquet(RUNS).query("kind != 'artefact'").dropna(subset=["result"])
+    accuracies: dict[str, list[float]] = {scheme: [] for scheme in COLUMNS}
+    for config, result in zip(map(json.loads, rows["config"]), map(json.loads, rows["result"]), strict=True):
+        model = f"normless:wide_resnet(depth={depth}, width=1, initialization=None)"
+        if (config["data"], config["model"]) == ("cifar10", model) and config["scheme"] in accuracies:
+            reached = result["chance_accuracy"] if result["outcome"] == "diverged" else result["test_accuracy"]
+            accuracies[config["scheme"]].append(100 * reached)
+    assert {len(found) for found in accuracies.values()} == {5 if depth == 10 else 3}
+    cells = [f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}" for found in accuracies.values()]
+    assert f"| {depth} | {' | '.join(cells)} |" in (REPRODUCTION / "README.md").read_text("utf-8")

@@ -113,7 +113,7 @@ def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
     table = pd.read_parquet(COMMITTED)
     table[table["kind"] == "artefact"].to_parquet(tmp_path / "none.parquet")
     with (
-        pytest.raises(MissingRunsError, match="runs of skipinit/table-1 are missing"),
+        pytest.raises(MissingRunsError, match="runs of skipinit/skipinit are missing"),
         rebuilt(tmp_path / "none.parquet"),
     ):
         pass
