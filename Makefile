@@ -141,7 +141,8 @@ campaign: $(INSTALLED)
 	exec nice -n 19 $(BIN)/python -m normless_papers.cli.campaign --minutes $(MINUTES) --out $(CAMPAIGN) --runs $(RUNS) $(if $(CAMPAIGN_DATA),--data-root $(CAMPAIGN_DATA))
 
 campaign-save: $(INSTALLED)
-	$(BIN)/normless report $(CAMPAIGN) --from $(RUNS) --runs $(RUNS) $(PAGES)
+	$(BIN)/normless report $(CAMPAIGN) --from $(RUNS) --runs $(RUNS)
+	$(BIN)/normless report --from $(RUNS) $(PAGES)
 	$(BIN)/normless report --protocols docs/reproduction/protocols.md
 
 clean:

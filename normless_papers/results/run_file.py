@@ -69,6 +69,8 @@ def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
 def _artefact_row(result: Reproduction, figure: Path) -> dict[str, Any]:
     """Return the row of an artefact; what was measured has its figure, which its numbers do not suffice to draw."""
     measured = None if _decided_by_runs(result) else result.to_dict()
+    if measured:
+        measured["asked"] = _without_places(measured["asked"])
     if measured and figure.exists():
         measured[_DRAWN] = figure.read_text(encoding="utf-8")
     return {
