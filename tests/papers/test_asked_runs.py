@@ -55,7 +55,7 @@ def test_artefacts_share_runs() -> None:
     assert runs_of(f"{paper}/experimental-setup") < runs_of(f"{paper}/table-2")
     assert runs_of(f"{paper}/warm-start") < runs_of(f"{paper}/table-3")
     # Batch norm and Fixup.
-    assert len(runs_of("fixup/figure-3") & runs_of("fixup/rule-2")) == 2 * (5 * 5 + 3)
+    assert len(runs_of("fixup/figure-3") & runs_of("fixup/rule-2")) == 2 * (6 * 5 + 3)
     # The multiplier of one is a row of the other, at three depths.
     assert len(runs_of("zeroinit/table-2") & runs_of("skipinit/table-1")) == 3 * 7 * 15
 
