@@ -141,7 +141,7 @@ campaign: $(INSTALLED)
 	exec nice -n 19 $(BIN)/python -m normless_papers.cli.campaign --minutes $(MINUTES) --out $(CAMPAIGN) --runs $(RUNS) $(if $(CAMPAIGN_DATA),--data-root $(CAMPAIGN_DATA))
 
 campaign-save: $(INSTALLED)
-	$(BIN)/normless report $(CAMPAIGN) --from $(RUNS) --runs $(RUNS)
+	$(BIN)/normless report $(CAMPAIGN) --from $(RUNS) --runs $(RUNS) --page $(CAMPAIGN)/index.html
 	$(BIN)/normless report --from $(RUNS) $(PAGES)
 	$(BIN)/normless report --protocols docs/reproduction/protocols.md
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, answer
-from normless_lab.train import StoppedError
 
 if TYPE_CHECKING:
     from normless_papers.planning.campaign import EntryStatus
@@ -76,6 +75,8 @@ def _text(found: Sequence[EntryStatus]) -> str:
 
 
 if __name__ == "__main__":
+    from normless_lab.train import StoppedError
+
     parser = ArgumentParser(prog="python -m normless_papers.cli.campaign", description=__doc__)
     add_arguments(parser)
     try:

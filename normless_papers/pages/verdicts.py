@@ -50,8 +50,8 @@ def by_verdict(results: Iterable[Reproduction]) -> dict[str, list[bool]]:
 
 def summary_of(results: Iterable[Reproduction], papers: Sequence[str] = tuple(PAPERS)) -> str:
     """Return the counts of the artefacts of papers in one sentence, each by its last result."""
-    every = [name for name, entry in published().items() if entry.paper in papers]
-    last = {result.id: result for result in results if result.id in every}
+    last = {result.id: result for result in results if result.published.paper in papers}
+    every = {name for name, entry in published().items() if entry.paper in papers} | last.keys()
     own = [result for result in last.values() if result.basis != "formula" and not result.demonstrates]
     shown = [result for result in last.values() if result.demonstrates]
     formulas = len(last) - len(own) - len(shown)
@@ -93,10 +93,11 @@ def decided_by(result: Reproduction) -> str:
     if result.demonstrates:
         budget, cost = _at_the_papers_kind(result)
         parts.append(f"`normless reproduce {result.id} --budget {budget}`{cost}")
-    undecided = [check for check in result.checks if check.of == "shape" and check.verdict == "inconclusive"]
-    factors = {check.claim: _more_seeds(check) for check in undecided if " Not asked" not in check.claim}
+    shape = [check for check in result.checks if check.of == "shape" and " Not asked" not in check.claim]
+    # More seeds take no failed check back.
+    undecided = [] if any(check.verdict == "fails" for check in shape) else shape
     for check in undecided:
-        if math.isfinite(factor := factors.get(check.claim, math.nan)) and factor <= MOST_SEEDS:
+        if check.verdict == "inconclusive" and (factor := _more_seeds(check)) <= MOST_SEEDS:
             parts.append(f"about {math.ceil(factor)} times the seeds for: {plain_claim(check)}")
             break
     return f"To decide it: {'; '.join(parts).removesuffix('.')}." if parts else ""
@@ -114,8 +115,8 @@ def _at_the_papers_kind(result: Reproduction) -> tuple[str, str]:
 def _more_seeds(undecided: Claim) -> float:
     """Return the factor of the seeds that would decide a comparison of means; NaN of a check of another kind."""
     numbers = undecided.numbers
-    first, second = (*numbers.values(), math.nan, math.nan)[:2]
     if "needed_difference" in numbers:
+        first, second, *_ = numbers.values()
         gap = first - second - numbers["needed_difference"]
     elif "low" in numbers:
         gap = min(numbers["measured"] - numbers["low"], numbers["high"] - numbers["measured"])

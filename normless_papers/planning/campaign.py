@@ -129,11 +129,12 @@ class Campaign:
             suppress(TimeLimitError),
         ):
             measured: list[Future[str]] = []
-            # A training waits for no measurement before it in the list, which one process may take hours for.
+            # Trainings take a process as soon as one is free; of the measurements only the end is waited for.
             for trains, group in groupby(self.entries, key=lambda entry: entry.trains):
                 part = replace(self, entries=tuple(group))
                 if not trains:
                     measured += [self._measured(laboratory, entry) for entry in part._measurements(left())]
+                    continue
                 while attempts := part.missing():
                     laboratory.execute(list(attempts.values()))
             wait(measured, timeout=max(0.0, left()))

@@ -80,14 +80,14 @@ def reproduce(
         ):
             context = Context(budget, own, data, data_root, seed, weights)
             result, axes = _carried_out(artefact, context, lab, asked, trains=trains)
-            measured = _provenance_of_runs(result.runs, lab)
+            of_runs = _provenance_of_runs(result.runs, lab)
     except StoppedError:
         # The same command resumes its runs.
         raise
     except Exception as error:
-        result, axes, measured = Reproduction(id, budget, asked, error=_sentence(error)), None, {}
+        result, axes, of_runs = Reproduction(id, budget, asked, error=_sentence(error)), None, {}
     seconds, other = round(time.perf_counter() - started, 3), None if id in published() else entry
-    result = replace(result, entry=other, seconds=seconds, provenance={**provenance(), **measured})
+    result = replace(result, entry=other, seconds=seconds, provenance={**provenance(), **of_runs})
     save(result, axes, out)
     return result
 

@@ -126,9 +126,7 @@ def add_rows(path: Path, out: Path, only: Collection[tuple[str, Budget]] | None 
     rows = _read(path)
     artefacts = [(row["result"], *_asked(row["config"], path)) for row in rows if row["kind"] == _ARTEFACT]
     results = [
-        (_result_of(values, artefact, budget, path), values.get(_DRAWN))
-        for values, artefact, budget in artefacts
-        if values is not None
+        _result_of(values, artefact, budget, path) for values, artefact, budget in artefacts if values is not None
     ]
     (out / "laboratory").mkdir(parents=True, exist_ok=True)
     with laboratory_in(out) as laboratory:
@@ -148,12 +146,15 @@ def _asked(config: Any, path: Path) -> tuple[str, Budget]:
     return asked["id"], asked["budget"]
 
 
-def _result_of(values: Any, artefact: str, budget: Budget, path: Path) -> Reproduction:
-    """Return a stored result; a ResultError if it is not of this artefact at this budget."""
+def _result_of(values: Any, artefact: str, budget: Budget, path: Path) -> tuple[Reproduction, str | None]:
+    """Return a stored result and the text of its figure; a ResultError if it is not of this artefact and budget."""
     result = Reproduction.from_dict(values)
     if (result.id, result.budget, result.entry) != (artefact, budget, None):
         raise ResultError(f"The row of {artefact} at {budget} in {path} has a result of {result.id}.")
-    return result
+    drawn = values.get(_DRAWN)
+    if not isinstance(drawn, str | None):
+        raise ResultError(f"The row of {artefact} at {budget} in {path} has a figure that is not text: {drawn!r}.")
+    return result, drawn
 
 
 def _read(path: Path) -> Sequence[dict[str, Any]]:

@@ -27,16 +27,12 @@ MARKDOWN = {"claims": "claims.md", "silent": "wrong_or_silent.md", "verdicts": "
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the pages that `make campaign-save` would write."""
     folder = tmp_path_factory.mktemp("pages")
+    files = [argument for name, file in MARKDOWN.items() for argument in (f"--{name}", str(folder / file))]
     with pytest.MonkeyPatch.context() as patch:
         # Drawings take most of the time, and are those of a version of matplotlib.
         for name in ("save_svg", "save_png"):
             patch.setattr(f"normless_lab.plots.{name}", lambda axes, path, **_: path.write_text(EMPTY))
-        return _written(folder)
-
-
-def _written(folder: Path) -> Path:
-    files = [argument for name, file in MARKDOWN.items() for argument in (f"--{name}", str(folder / file))]
-    assert main(["report", "--from", str(RUNS), "--page", str(folder / "claims.html"), *files]) == 0
+        assert main(["report", "--from", str(RUNS), "--page", str(folder / "claims.html"), *files]) == 0
     return folder
 
 

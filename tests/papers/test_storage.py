@@ -109,6 +109,19 @@ def test_what_was_measured_keeps_its_figure_in_a_file_of_runs(tmp_path: Path) ->
     assert (tmp_path / "again.parquet").read_bytes() == (tmp_path / "runs.parquet").read_bytes()
 
 
+def test_a_figure_that_is_not_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = result_of("fixup/theorem-1", basis="measurement")
+    values = result.to_dict() | {"drawn": {"svg": 1}}
+    monkeypatch.setattr(Reproduction, "to_dict", lambda _: values)
+    save(result, None, tmp_path / "first")
+    write_runs(tmp_path / "first", tmp_path / "runs.parquet")
+    with (
+        pytest.raises(ResultError, match=r"fixup/theorem-1 .* a figure that is not text"),
+        rebuilt(tmp_path / "runs.parquet"),
+    ):
+        pass
+
+
 def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
     table = pd.read_parquet(COMMITTED)
     table[table["kind"] == "artefact"].to_parquet(tmp_path / "none.parquet")

@@ -23,7 +23,7 @@ from normless_papers.pages.headline import (
     headlines,
 )
 from normless_papers.pages.silent import effects, section_of, silences, trained
-from normless_papers.pages.verdicts import decided_by, verdicts_page
+from normless_papers.pages.verdicts import decided_by, summary_of, verdicts_page
 from normless_papers.published import PAPERS, published
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -131,8 +131,15 @@ def test_an_undecided_check_says_how_many_seeds_would_decide_it(numbers: dict[st
     said = f"To decide it: about {times} the seeds for: A is above B." if times else ""
     assert decided_by(undecided) == said
     assert not decided_by(replace(undecided, checks=(Claim("A is above B.", "holds", numbers),)))
+    failed = Claim("C is above D.", "fails", numbers)
+    assert not decided_by(replace(undecided, checks=(*undecided.checks, failed)))
 
 
 def test_what_a_demonstration_cannot_decide_names_the_budget_that_can() -> None:
     assert "`normless reproduce fixup/table-1 --budget gpu` (59 minutes of an H100)" in decided_by(OPEN)
     assert "--budget paper`" in decided_by(replace(OPEN, id="fixup/table-4"))
+
+
+def test_an_artefact_of_a_person_is_counted_on_the_page_of_its_paper() -> None:
+    own = replace(OPEN, id="mine/figure-1", entry=replace(published()["fixup/table-1"], id="mine/figure-1"))
+    assert summary_of([own], ["mine"]).startswith("Of 1 artefacts 1 were carried out: 0 at the paper's own kind")
